@@ -1,0 +1,46 @@
+# One verb each; CI calls the same verbs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PLANT ?=
+TORCH := torch==2.13.0
+
+.PHONY: help setup onboard test lint format faults bench docs snapshots clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+# torch first and alone: a local CPU build wins over the default one where pip is offered both
+# (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL and PIP_FIND_LINKS are honoured by pip itself).
+$(VENV)/.installed: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "[1/3] pip >= 25.1 (dependency groups)"; $(BIN)/python -m pip install -q --upgrade "pip>=25.1"
+	@echo "[2/3] $(TORCH)"; $(BIN)/python -m pip install -q "$(TORCH)"
+	@echo "[3/3] plumbline and its tools"; $(BIN)/python -m pip install -q "$(TORCH)" --group dev -e .
+	@touch $@
+
+setup: $(VENV)/.installed ## make .venv and install (torch first)
+
+onboard: setup ## scan the embedded release; PLANT=<fault id> plants one fault
+	@$(BIN)/plumbline onboard $(if $(PLANT),--plant $(PLANT))
+
+test: setup ## run the tests
+	@$(BIN)/python -m pytest
+
+lint: setup ## ruff, mypy
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+format: setup ## format and fix
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+faults: setup ## play the whole fault corpus
+	@$(BIN)/plumbline faults run --corpus tests/faults
+
+bench: setup ## benchmarks as ratios; writes bench.json
+	@$(BIN)/python -m tests.benchmarks
+
+docs: setup ## regenerate docs/
+	@$(BIN)/python -m tests.docs
+
+clean: ## remove what the build made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache bench.json

@@ -1,0 +1,216 @@
+"""What a check is, and the one place where its result becomes a verdict.
+
+A check opens a *case* (records beside their reference), judges it, and on every run injects its own
+faults into the smallest slice of the case that its judge accepts (paper section 3.2.5): a judge that
+misses one cannot pass anything.
+"""
+
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Literal, Protocol
+
+from pydantic import JsonValue
+
+from checks.errors import CheckError, Inconclusive, NotEvaluated
+from checks.verdict import Caught, Evidence, Frozen, Injection, Outcome, Part, Problem, Verdict, combine
+
+
+class Progress(Protocol):
+    """Told how far a check is: ``done`` of ``total`` (None when unknown) and what it does now."""
+
+    def __call__(self, done: float, total: float | None, message: str) -> None: ...
+
+
+def silent(done: float, total: float | None, message: str) -> None:
+    """Say nothing: the progress of whoever does not ask."""
+
+
+class NotApplicable(Exception):
+    """Raised by an injection when the fault is identical by construction on this input."""
+
+
+@dataclass(frozen=True)
+class InjectedFault[CaseT]:
+    """A fault that the check has to catch.
+
+    ``plant`` returns a faulty copy of the slice (never changes its argument) or raises `NotApplicable`.
+    It is caught when judging the copy gives a ``fail`` with ``code`` in ``part`` that the untouched
+    slice does not have.
+    """
+
+    name: str
+    part: str
+    code: str
+    plant: Callable[[CaseT], CaseT]
+
+
+class Context(Frozen):
+    """What a check says about a case beside its parts."""
+
+    target: dict[str, str] = {}
+    settings: dict[str, JsonValue] = {}
+    evidence: tuple[Evidence, ...] = ()
+    reference: str = ""
+    reference_shares_code: bool = False
+    stand_ins: tuple[str, ...] = ()
+    run_id: str | None = None
+    confinement: str = "none"
+
+
+class Inputs(Frozen):
+    """Base of a check's arguments: descriptions become ``--help`` and the tool's schema.
+
+    No field may be a bound, a tolerance or a skip list: the agent chooses what to run, never how it is judged.
+    """
+
+
+class Check[InputsT: Inputs, CaseT](ABC):
+    """One question with one reference and one rule; the docstring of a subclass is its documentation page."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    question: ClassVar[str]
+    reference: ClassVar[str]
+    rule: ClassVar[str]
+    training: ClassVar[Literal["none", "one step", "run"]]
+    records: ClassVar[tuple[str, ...]]
+    example: ClassVar[str]
+    order: ClassVar[int]
+    inputs: type[InputsT]
+    faults: tuple[InjectedFault[CaseT], ...]
+
+    @abstractmethod
+    def open(self, inputs: InputsT, progress: Progress) -> CaseT:
+        """Read the records and the reference. Raises `BadInput`, `NotEvaluated`, `Inconclusive`."""
+
+    @abstractmethod
+    def context(self, inputs: InputsT, case: CaseT) -> Context:
+        """Target, settings and evidence of the case; called after `judge`."""
+
+    @abstractmethod
+    def judge(self, case: CaseT, progress: Progress) -> list[Part]:
+        """Judge the whole case. Pure: it changes nothing and reads only the case."""
+
+    @abstractmethod
+    def smallest(self, case: CaseT) -> CaseT:
+        """The smallest slice that `judge` accepts, in memory. Raises `NotApplicable` when there is none."""
+
+
+def inject[CaseT](check: Check[Any, CaseT], case: CaseT) -> tuple[Injection, ...]:
+    """Plant each of the check's faults into the smallest slice and judge it with the check's own judge."""
+    try:
+        piece = check.smallest(case)
+    except NotApplicable as reason:
+        return tuple(
+            Injection(fault=fault.name, result=Caught.NOT_APPLICABLE, detail=str(reason)) for fault in check.faults
+        )
+    before = _failures(check.judge(piece, silent))
+    return tuple(_inject_one(check, piece, fault, before) for fault in check.faults)
+
+
+def _inject_one[CaseT](
+    check: Check[Any, CaseT], piece: CaseT, fault: InjectedFault[CaseT], before: set[tuple[str, Problem]]
+) -> Injection:
+    try:
+        faulty = fault.plant(piece)
+    except NotApplicable as reason:
+        return Injection(fault=fault.name, result=Caught.NOT_APPLICABLE, detail=str(reason))
+    try:
+        new = _failures(check.judge(faulty, silent)) - before
+    except CheckError as error:
+        return Injection(fault=fault.name, result=Caught.MISSED, detail=f"the judge refused it: {error}")
+    for part, problem in sorted(new, key=str):
+        if part == fault.part and problem.code == fault.code:
+            return Injection(fault=fault.name, result=Caught.CAUGHT, detail=str(problem.place))
+    seen = ", ".join(sorted({f"{part}/{problem.code}" for part, problem in new})) or "nothing"
+    return Injection(
+        fault=fault.name, result=Caught.MISSED, detail=f"wanted {fault.part}/{fault.code}, the judge saw {seen}"
+    )
+
+
+def _failures(parts: list[Part]) -> set[tuple[str, Problem]]:
+    return {(part.name, p) for part in parts for p in part.problems if p.outcome is Outcome.FAIL}
+
+
+def evaluate[InputsT: Inputs, CaseT](
+    check: Check[InputsT, CaseT], inputs: InputsT, progress: Progress = silent, system_version: str = ""
+) -> Verdict:
+    """Run a check and state its verdict. Only `BadInput` leaves this function as an error."""
+    started, clock = datetime.now(UTC), time.monotonic()
+    verdict = _verdict(check, inputs, progress)
+    return verdict.model_copy(
+        update={
+            "system_version": system_version,
+            "started": started.isoformat(timespec="seconds"),
+            "seconds": round(time.monotonic() - clock, 3),
+        }
+    )
+
+
+def _verdict[InputsT: Inputs, CaseT](
+    check: Check[InputsT, CaseT], inputs: InputsT, progress: Progress
+) -> Verdict:
+    context = Context(settings=inputs.model_dump(mode="json", exclude_none=True))
+    try:
+        case = check.open(inputs, progress)
+        context = check.context(inputs, case)
+        parts = check.judge(case, progress)
+        context = check.context(inputs, case)
+        injected = inject(check, case)
+    except NotEvaluated as error:
+        return _stated(check, context, Outcome.NOT_EVALUATED, error.message, error.next_step)
+    except Inconclusive as error:
+        return _stated(check, context, Outcome.INCONCLUSIVE, error.message, error.next_step)
+    except CheckError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the one place where a crash becomes an honest non-answer
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"the check crashed: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
+        return _stated(check, context, Outcome.INCONCLUSIVE, reason[:500], "report this with the input as a bug")
+    return _judged(check, context, parts, injected)
+
+
+def _judged[InputsT: Inputs, CaseT](
+    check: Check[InputsT, CaseT], context: Context, parts: list[Part], injected: tuple[Injection, ...]
+) -> Verdict:
+    outcome = combine(part.outcome for part in parts if part.applicable)
+    missed = [injection.fault for injection in injected if injection.result is Caught.MISSED]
+    if missed and outcome in (Outcome.PASS, Outcome.NOT_EVALUATED):
+        reason = f"the judge did not catch the injected fault(s): {', '.join(missed)}"
+        verdict = _stated(check, context, Outcome.INCONCLUSIVE, reason, "report this with the input as a bug")
+    else:
+        worst = next((part for part in parts if part.applicable and part.outcome is outcome), None)
+        verdict = _stated(check, context, outcome, _reason(worst, parts), _next_step(worst))
+    return verdict.model_copy(update={"parts": tuple(parts), "injected": injected})
+
+
+def _reason(worst: Part | None, parts: list[Part]) -> str:
+    if worst is None:
+        return "no part applies to this input"
+    if worst.outcome is Outcome.PASS:
+        return ", ".join(str(part.coverage) for part in parts if part.coverage and part.applicable) or "all parts hold"
+    place = f" at {worst.problems[0].place}" if worst.problems and str(worst.problems[0].place) else ""
+    more = f" (and {worst.problem_count - 1} more)" if worst.problem_count > 1 else ""
+    return f"{worst.name}: {worst.reason}{place}{more}"
+
+
+def _next_step(worst: Part | None) -> str:
+    return next((p.next_step for p in worst.problems if p.next_step), "") if worst else ""
+
+
+def _stated(
+    check: Check[Any, Any], context: Context, outcome: Outcome, reason: str, next_step: str
+) -> Verdict:
+    return Verdict(
+        check=check.name,
+        outcome=outcome,
+        reason=reason,
+        next_step=next_step,
+        **context.model_dump(exclude={"reference", "evidence"}),
+        evidence=context.evidence,
+        reference=context.reference or check.reference,
+    )
