@@ -11,18 +11,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from pydantic import JsonValue
 
 from checks.errors import CheckError, Inconclusive, NotEvaluated
 from checks.verdict import Caught, Evidence, Frozen, Injection, Outcome, Part, Problem, Verdict, combine
 
+CaseT = TypeVar("CaseT")
+
 
 class Progress(Protocol):
     """Told how far a check is: ``done`` of ``total`` (None when unknown) and what it does now."""
 
-    def __call__(self, done: float, total: float | None, message: str) -> None: ...
+    def __call__(self, done: float, total: float | None, message: str) -> None: ...  # noqa: D102 - the class says it
 
 
 def silent(done: float, total: float | None, message: str) -> None:
@@ -34,7 +36,7 @@ class NotApplicable(Exception):
 
 
 @dataclass(frozen=True)
-class InjectedFault[CaseT]:
+class InjectedFault(Generic[CaseT]):
     """A fault that the check has to catch.
 
     ``plant`` returns a faulty copy of the slice (never changes its argument) or raises `NotApplicable`.
@@ -64,11 +66,15 @@ class Context(Frozen):
 class Inputs(Frozen):
     """Base of a check's arguments: descriptions become ``--help`` and the tool's schema.
 
-    No field may be a bound, a tolerance or a skip list: the agent chooses what to run, never how it is judged.
+    No field may be a bound, a tolerance or a skip list: the agent chooses what
+    to run, never how it is judged.
     """
 
 
-class Check[InputsT: Inputs, CaseT](ABC):
+InputsT = TypeVar("InputsT", bound=Inputs)
+
+
+class Check(ABC, Generic[InputsT, CaseT]):
     """One question with one reference and one rule; the docstring of a subclass is its documentation page."""
 
     name: ClassVar[str]
@@ -100,19 +106,20 @@ class Check[InputsT: Inputs, CaseT](ABC):
         """The smallest slice that `judge` accepts, in memory. Raises `NotApplicable` when there is none."""
 
 
-def inject[CaseT](check: Check[Any, CaseT], case: CaseT) -> tuple[Injection, ...]:
+def inject(check: Check[Any, CaseT], case: CaseT) -> tuple[Injection, ...]:
     """Plant each of the check's faults into the smallest slice and judge it with the check's own judge."""
     try:
         piece = check.smallest(case)
     except NotApplicable as reason:
         return tuple(
-            Injection(fault=fault.name, result=Caught.NOT_APPLICABLE, detail=str(reason)) for fault in check.faults
+            Injection(fault=fault.name, result=Caught.NOT_APPLICABLE, detail=str(reason))
+            for fault in check.faults
         )
     before = _failures(check.judge(piece, silent))
     return tuple(_inject_one(check, piece, fault, before) for fault in check.faults)
 
 
-def _inject_one[CaseT](
+def _inject_one(
     check: Check[Any, CaseT], piece: CaseT, fault: InjectedFault[CaseT], before: set[tuple[str, Problem]]
 ) -> Injection:
     try:
@@ -128,7 +135,9 @@ def _inject_one[CaseT](
             return Injection(fault=fault.name, result=Caught.CAUGHT, detail=str(problem.place))
     seen = ", ".join(sorted({f"{part}/{problem.code}" for part, problem in new})) or "nothing"
     return Injection(
-        fault=fault.name, result=Caught.MISSED, detail=f"wanted {fault.part}/{fault.code}, the judge saw {seen}"
+        fault=fault.name,
+        result=Caught.MISSED,
+        detail=f"wanted {fault.part}/{fault.code}, the judge saw {seen}",
     )
 
 
@@ -136,7 +145,7 @@ def _failures(parts: list[Part]) -> set[tuple[str, Problem]]:
     return {(part.name, p) for part in parts for p in part.problems if p.outcome is Outcome.FAIL}
 
 
-def evaluate[InputsT: Inputs, CaseT](
+def evaluate(
     check: Check[InputsT, CaseT], inputs: InputsT, progress: Progress = silent, system_version: str = ""
 ) -> Verdict:
     """Run a check and state its verdict. Only `BadInput` leaves this function as an error."""
@@ -151,9 +160,7 @@ def evaluate[InputsT: Inputs, CaseT](
     )
 
 
-def _verdict[InputsT: Inputs, CaseT](
-    check: Check[InputsT, CaseT], inputs: InputsT, progress: Progress
-) -> Verdict:
+def _verdict(check: Check[InputsT, CaseT], inputs: InputsT, progress: Progress) -> Verdict:
     context = Context(settings=inputs.model_dump(mode="json", exclude_none=True))
     try:
         case = check.open(inputs, progress)
@@ -170,11 +177,13 @@ def _verdict[InputsT: Inputs, CaseT](
     except Exception as error:  # noqa: BLE001 - the one place where a crash becomes an honest non-answer
         where = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"the check crashed: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
-        return _stated(check, context, Outcome.INCONCLUSIVE, reason[:500], "report this with the input as a bug")
+        return _stated(
+            check, context, Outcome.INCONCLUSIVE, reason[:500], "report this with the input as a bug"
+        )
     return _judged(check, context, parts, injected)
 
 
-def _judged[InputsT: Inputs, CaseT](
+def _judged(
     check: Check[InputsT, CaseT], context: Context, parts: list[Part], injected: tuple[Injection, ...]
 ) -> Verdict:
     outcome = combine(part.outcome for part in parts if part.applicable)
@@ -192,7 +201,10 @@ def _reason(worst: Part | None, parts: list[Part]) -> str:
     if worst is None:
         return "no part applies to this input"
     if worst.outcome is Outcome.PASS:
-        return ", ".join(str(part.coverage) for part in parts if part.coverage and part.applicable) or "all parts hold"
+        return (
+            ", ".join(str(part.coverage) for part in parts if part.coverage and part.applicable)
+            or "all parts hold"
+        )
     place = f" at {worst.problems[0].place}" if worst.problems and str(worst.problems[0].place) else ""
     more = f" (and {worst.problem_count - 1} more)" if worst.problem_count > 1 else ""
     return f"{worst.name}: {worst.reason}{place}{more}"

@@ -1,4 +1,4 @@
-"""Every bound, as a named constant with its source. Fixed per system version; no tool takes one as an argument.
+"""Every bound, as a named constant with its source. Fixed per system version; never an argument.
 
 Add a constant only with the measurement or derivation it rests on. A check names the constant in the
 `Measurement.rule` it reports.

@@ -26,7 +26,10 @@ _SEVERITY = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_EVALUATED, Outcome.
 
 
 def combine(outcomes: Iterable[Outcome]) -> Outcome:
-    """Any fail is fail; else any inconclusive; else any not_evaluated; else pass. Nothing is not_evaluated."""
+    """Any fail is fail; else any inconclusive; else any not_evaluated; else pass.
+
+    No outcome at all is not_evaluated.
+    """
     met = set(outcomes)
     return next((outcome for outcome in _SEVERITY if outcome in met), Outcome.NOT_EVALUATED)
 

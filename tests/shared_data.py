@@ -1,4 +1,4 @@
-"""Where the real templates, tokenizers, workloads and records lie, and the skip for a checkout without them."""
+"""Where the real templates, tokenizers, workloads and records lie, and the skip where they are absent."""
 
 from pathlib import Path
 

@@ -100,7 +100,9 @@ class RunFolder:
             raise BadInput(f"{path} is no run folder: it has no job.json", "name a folder under runs/")
         job = _job(path / "job.json")
         if not (path / "manifest.json").is_file():
-            raise NotEvaluated(f"run {job.run_id} is not sealed: it has no manifest.json", "rerun the procedure")
+            raise NotEvaluated(
+                f"run {job.run_id} is not sealed: it has no manifest.json", "rerun the procedure"
+            )
         run = cls(path, job, _manifest(path / "manifest.json"))
         run.verified("job.json")
         return run
@@ -116,7 +118,8 @@ class RunFolder:
             raise Inconclusive(f"run {self.job.run_id}: {name} cannot be read: {error.strerror}") from error
         if digest != wanted:
             raise Inconclusive(
-                f"run {self.job.run_id}: {name} was changed after sealing ({digest[:12]}, sealed as {wanted[:12]})",
+                f"run {self.job.run_id}: {name} was changed after sealing "
+                f"({digest[:12]}, sealed as {wanted[:12]})",
                 "rerun the procedure; a changed record is never judged",
             )
         return path
@@ -148,7 +151,9 @@ def _job(path: Path) -> Job:
     raw = read_json(path)
     version = raw.get("format") if isinstance(raw, dict) else None
     if version != RECORD_FORMAT:
-        raise Inconclusive(f"{path}: record format {version!r} is unknown (this version reads {RECORD_FORMAT})")
+        raise Inconclusive(
+            f"{path}: record format {version!r} is unknown (this version reads {RECORD_FORMAT})"
+        )
     try:
         return Job.model_validate(raw)
     except ValidationError as error:
@@ -158,7 +163,9 @@ def _job(path: Path) -> Job:
 def _manifest(path: Path) -> dict[str, tuple[str, int]]:
     raw = read_json(path)
     try:
-        entries = {str(name): (str(entry["sha256"]), int(entry["size"])) for name, entry in raw["files"].items()}
+        entries = {
+            str(name): (str(entry["sha256"]), int(entry["size"])) for name, entry in raw["files"].items()
+        }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Inconclusive(f"{path} is no manifest: {error}") from error
     for name in entries:
