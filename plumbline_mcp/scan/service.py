@@ -1,0 +1,110 @@
+"""Runs a check for whoever asks (command line, MCP tool, scan): one path, one stored verdict."""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+import checks
+from checks.check import Check, Inputs, Progress
+from checks.records.runs import is_run_folder, sha256_file
+from checks.verdict import Outcome, Verdict
+from plumbline_mcp import workers
+from plumbline_mcp.errors import UsageError, WorkerCrashed, WorkerTimedOut
+from plumbline_mcp.version import system_version
+from plumbline_mcp.workspace import Workspace
+
+TIME_LIMIT_S = 4 * 3600.0
+"""A check that takes longer is stopped and comes out ``inconclusive``."""
+
+
+def find_check(name: str) -> Check[Any, Any]:
+    """The check of that name. Raises `UsageError` with the nearest one."""
+    known = checks.discover()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known checks: {', '.join(known)}"
+    raise UsageError(f"there is no check {name!r}", hint)
+
+
+async def run_check(
+    workspace: Workspace,
+    name: str,
+    inputs: dict[str, Any],
+    *,
+    progress: Progress | None = None,
+    timeout_s: float = TIME_LIMIT_S,
+) -> Verdict:
+    """Run one check in a worker and store its verdict.
+
+    A path input may also be a run id of this workspace. Raises `UsageError` and `BadInput` when the
+    inputs cannot be used; a worker that died or ran out of time is an ``inconclusive`` verdict.
+    """
+    check = find_check(name)
+    arguments = parse_inputs(workspace, check, inputs)
+    verdict = _unsealed(workspace, check, arguments)
+    if verdict is None:
+        verdict = await _judged(check, arguments, progress, timeout_s)
+    return workspace.add_verdict(verdict, arguments.model_dump(mode="json", exclude_none=True))
+
+
+def parse_inputs(workspace: Workspace, check: Check[Any, Any], inputs: dict[str, Any]) -> Inputs:
+    """Validate a check's arguments, with paths made absolute and run ids replaced by their folders."""
+    try:
+        arguments: Inputs = check.inputs.model_validate({k: v for k, v in inputs.items() if v is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(
+            f"check {check.name}: {where}: {first['msg']} (got {str(first.get('input'))[:80]!r})",
+            f"plumbline check {check.name} --help",
+        ) from error
+    paths = {field: value for field, value in arguments if isinstance(value, Path)}
+    return arguments.model_copy(update={field: _resolved(workspace, path) for field, path in paths.items()})
+
+
+def _resolved(workspace: Workspace, path: Path) -> Path:
+    expanded = path.expanduser()
+    if len(path.parts) == 1 and not expanded.exists() and is_run_folder(workspace.runs / path):
+        return workspace.runs / path
+    return expanded.absolute()
+
+
+def _unsealed(workspace: Workspace, check: Check[Any, Any], arguments: Inputs) -> Verdict | None:
+    """An inconclusive verdict when a run's manifest is no longer the one whose digest was logged."""
+    for _, path in arguments:
+        if not (isinstance(path, Path) and path.parent == workspace.runs and is_run_folder(path)):
+            continue
+        logged = workspace.run(path.name).manifest_sha256
+        manifest = path / "manifest.json"
+        if logged and manifest.is_file() and sha256_file(manifest)[0] != logged:
+            reason = f"run {path.name}: manifest.json is not the sealed one ({logged[:12]} was logged)"
+            return _stopped(check, arguments, reason, "rerun the procedure; a changed record is never judged")
+    return None
+
+
+async def _judged(
+    check: Check[Any, Any], arguments: Inputs, progress: Progress | None, timeout_s: float
+) -> Verdict:
+    payload = {"check": check.name, "inputs": arguments.model_dump(mode="json", exclude_none=True)}
+    try:
+        answer = await workers.call(
+            "plumbline_mcp.scan.judging:evaluate_check", payload, progress=progress, timeout_s=timeout_s
+        )
+    except (WorkerCrashed, WorkerTimedOut) as error:
+        return _stopped(check, arguments, error.message, error.next_step)
+    return Verdict.model_validate(answer)
+
+
+def _stopped(check: Check[Any, Any], arguments: Inputs, reason: str, next_step: str) -> Verdict:
+    return Verdict(
+        check=check.name,
+        outcome=Outcome.INCONCLUSIVE,
+        reason=reason,
+        next_step=next_step,
+        settings=arguments.model_dump(mode="json", exclude_none=True),
+        reference=check.reference,
+        system_version=str(system_version()),
+    )

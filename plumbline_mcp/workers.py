@@ -1,0 +1,159 @@
+"""Starts isolated workers: references and judges run there, never in the server process.
+
+A worker is our own ``python -I`` with an allow-listed environment (``anyio.to_process`` would start
+non-isolated children), in a process group of its own that is killed on cancel, time limit and error.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import anyio
+from anyio.abc import ByteReceiveStream, Process
+
+from checks import errors as check_errors
+from checks.check import Progress, silent
+from checks.errors import CheckError
+from plumbline_mcp import errors
+from plumbline_mcp.errors import PlumblineError, WorkerCrashed, WorkerTimedOut
+
+_PASSED = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "USER",
+        "LOGNAME",
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+    }
+)
+_PASSED_PREFIXES = ("LC_", "XDG_", "PLUMBLINE_", "PIP_", "OPENBLAS_", "SSL_CERT")
+_KINDS = {
+    name: kind
+    for module in (check_errors, errors)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and issubclass(kind, CheckError | PlumblineError)
+}
+_MAX_LINE = 64 * 2**20
+_STDERR_TAIL = 4000
+
+
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables a worker sees: the allow-listed ones, and offline switches."""
+    passed = {
+        name: value for name, value in environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)
+    }
+    return passed | {
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYDANTIC_ERRORS_INCLUDE_URL": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+async def call(
+    function: str,
+    payload: dict[str, Any],
+    *,
+    progress: Progress | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Run ``package.module:function(payload, progress)`` in an isolated worker and return its JSON answer.
+
+    Raises what the function raised of `CheckError` and `PlumblineError`, `WorkerTimedOut` after
+    ``timeout_s`` seconds and `WorkerCrashed` when the process died.
+    """
+    process = await anyio.open_process(
+        [sys.executable, "-I", "-m", "plumbline_mcp.worker"],
+        env=clean_environment(os.environ),
+        start_new_session=True,
+    )
+    try:
+        with anyio.fail_after(timeout_s):
+            return await _converse(process, {"function": function, "payload": payload}, progress or silent)
+    except TimeoutError as error:
+        raise WorkerTimedOut(
+            f"{function.partition(':')[2]} did not end within {timeout_s:g} s and was stopped",
+            "raise the time limit, or judge a smaller part",
+        ) from error
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _end(process)
+
+
+async def _converse(process: Process, request: dict[str, Any], progress: Progress) -> Any:
+    if process.stdin is None or process.stdout is None or process.stderr is None:  # opened with pipes
+        raise WorkerCrashed("a worker was started without its pipes")
+    tail = _Tail()
+    answer: dict[str, Any] = {}
+    async with anyio.create_task_group() as group:
+        group.start_soon(tail.drain, process.stderr)
+        with contextlib.suppress(anyio.BrokenResourceError, OSError):  # died at start: its exit code says why
+            await process.stdin.send(json.dumps(request).encode() + b"\n")
+        async for line in _lines(process.stdout):
+            answer = json.loads(line)
+            if "progress" in answer:
+                progress(*answer["progress"])
+        await process.stdin.aclose()
+        await process.wait()
+        with anyio.move_on_after(1):  # a grandchild may hold stderr open
+            await tail.ended.wait()
+        group.cancel_scope.cancel()
+    if "result" in answer:
+        return answer["result"]
+    if "error" in answer:
+        raise _rebuilt(answer["error"])
+    raise WorkerCrashed(_death(process.returncode, tail.kept), "report this with the input as a bug")
+
+
+async def _lines(stream: ByteReceiveStream) -> AsyncIterator[bytes]:
+    rest = b""
+    async for chunk in stream:
+        rest += chunk
+        *lines, rest = rest.split(b"\n")
+        for line in lines:
+            yield line
+        if len(rest) > _MAX_LINE:
+            return  # ends without an answer
+
+
+class _Tail:
+    """Keeps the end of a worker's standard error."""
+
+    def __init__(self) -> None:
+        self.kept = b""
+        self.ended = anyio.Event()
+
+    async def drain(self, stream: ByteReceiveStream) -> None:
+        async for chunk in stream:
+            self.kept = (self.kept + chunk)[-_STDERR_TAIL:]
+        self.ended.set()
+
+
+def _rebuilt(raised: dict[str, str]) -> Exception:
+    kind: type[CheckError | PlumblineError] = _KINDS.get(raised["type"], PlumblineError)
+    return kind(raised["message"], raised["next_step"])
+
+
+def _death(returncode: int | None, stderr: bytes) -> str:
+    how = f"exit code {returncode}"
+    if returncode is not None and returncode < 0:
+        how = f"signal {signal.Signals(-returncode).name}"
+        how += " (out of memory?)" if returncode == -signal.SIGKILL else ""
+    last = stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+    return f"the worker died with {how}" + (f": {last[0]}" if last else "")
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    await process.aclose()
