@@ -21,6 +21,7 @@ from checks.errors import CheckError
 from plumbline_mcp import errors
 from plumbline_mcp.errors import PlumblineError, WorkerCrashed, WorkerTimedOut
 
+_COMMAND = [sys.executable, "-I", "-m", "plumbline_mcp.worker"]
 _PASSED = frozenset(
     {
         "PATH",
@@ -72,7 +73,7 @@ async def call(
     ``timeout_s`` seconds and `WorkerCrashed` when the process died.
     """
     process = await anyio.open_process(
-        [sys.executable, "-I", "-m", "plumbline_mcp.worker"],
+        _COMMAND,
         env=clean_environment(os.environ),
         start_new_session=True,
     )

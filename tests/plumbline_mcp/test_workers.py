@@ -1,0 +1,108 @@
+"""Isolated workers: answers, errors by type, time limit, cancellation, and no orphan."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+from checks.errors import BadInput
+from plumbline_mcp import workers
+from plumbline_mcp.errors import PlumblineError, WorkerCrashed, WorkerTimedOut
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(function: str, payload: dict, **options):
+    return anyio.run(lambda: workers.call(function, payload, **options))
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let workers run the functions made for these tests, otherwise started as always."""
+    program = (
+        f"import sys; sys.path.append({str(ROOT)!r}); import plumbline_mcp.worker as worker; "
+        f"worker._ALLOWED = ('tests.',); worker.main()"
+    )
+    monkeypatch.setattr(workers, "_COMMAND", [sys.executable, "-I", "-c", program])
+    return "tests.plumbline_mcp.worker_functions"
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+
+
+def test_a_worker_answers_and_reports_progress(probe: str) -> None:
+    seen: list[tuple] = []
+    answer = run(f"{probe}:echo", {"a": [1, "ü"]}, progress=lambda *step: seen.append(step))
+    assert answer == {"a": [1, "ü"]}
+    assert seen == [(1, 2, "half")]
+
+
+def test_a_foreseen_error_keeps_its_type_and_next_step(probe: str) -> None:
+    with pytest.raises(BadInput, match="no such thing") as caught:
+        run(f"{probe}:bad", {})
+    assert caught.value.next_step == "look elsewhere"
+
+
+@pytest.mark.parametrize(("function", "said"), [("die", "SIGKILL"), ("crash", "ZeroDivisionError")])
+def test_a_dead_worker_says_how_it_died(probe: str, function: str, said: str) -> None:
+    with pytest.raises(WorkerCrashed, match=said):
+        run(f"{probe}:{function}", {})
+
+
+def test_a_worker_runs_functions_of_this_package_only() -> None:
+    with pytest.raises(PlumblineError, match="os:getcwd"):
+        run("os:getcwd", {})
+
+
+def test_a_worker_is_isolated_and_sees_an_allow_listed_environment(
+    probe: str, monkeypatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    isolated, path, environ = run(f"{probe}:seen", {})
+    assert isolated == 1
+    assert str(tmp_path) not in path
+    assert "AWS_SECRET_ACCESS_KEY" not in environ
+    assert environ["HF_HUB_OFFLINE"] == "1"
+
+
+def test_a_worker_is_stopped_at_its_time_limit(probe: str, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with pytest.raises(WorkerTimedOut):
+        run(f"{probe}:pid_then_sleep", {"file": str(file)}, timeout_s=2)
+    assert not alive(int(file.read_text()))
+
+
+def test_a_cancelled_call_leaves_no_worker_behind(probe: str, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+
+    async def cancelled() -> None:
+        with anyio.move_on_after(2):
+            await workers.call(f"{probe}:pid_then_sleep", {"file": str(file)})
+
+    anyio.run(cancelled)
+    assert not alive(int(file.read_text()))
+
+
+def test_a_worker_ends_when_its_parent_is_killed(probe: str, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    parent = os.fork()
+    if parent == 0:
+        os.setsid()
+        anyio.run(lambda: workers.call(f"{probe}:pid_then_sleep", {"file": str(file)}))
+    deadline = time.monotonic() + 20
+    while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(parent, 9)
+    os.waitpid(parent, 0)
+    while alive(int(file.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(int(file.read_text()))

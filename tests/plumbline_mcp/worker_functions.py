@@ -1,0 +1,37 @@
+"""What the workers of `test_workers` run."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from checks.check import Progress
+from checks.errors import BadInput
+
+
+def echo(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    print("noise on standard output")
+    progress(1, 2, "half")
+    return payload
+
+
+def bad(payload: dict[str, Any], progress: Progress) -> None:
+    raise BadInput("no such thing", "look elsewhere")
+
+
+def die(payload: dict[str, Any], progress: Progress) -> None:
+    os.kill(os.getpid(), 9)
+
+
+def crash(payload: dict[str, Any], progress: Progress) -> float:
+    return 1 / payload.get("zero", 0)
+
+
+def pid_then_sleep(payload: dict[str, Any], progress: Progress) -> None:
+    Path(payload["file"]).write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+def seen(payload: dict[str, Any], progress: Progress) -> list[Any]:
+    return [sys.flags.isolated, sys.path, dict(os.environ)]
