@@ -1,4 +1,4 @@
-"""The harness around every check: outcomes combine as stated, and no judge passes without catching its faults."""
+"""The harness around every check: outcomes combine as stated, no judge passes that misses its faults."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
