@@ -1,0 +1,274 @@
+"""The workspace as the rest of the program sees it: ids, verdicts, runs and the audit log."""
+
+import difflib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+from sqlite_utils import Database
+
+from approvals.audit import AuditLog
+from checks.records.runs import Job
+from checks.verdict import Outcome, Verdict
+from plumbline_mcp.errors import UsageError, WorkspaceError
+from plumbline_mcp.workspace.database import connect, explained, write_tx
+from plumbline_mcp.workspace.location import DATABASE, default_home, make_private, refuse_network
+from plumbline_mcp.workspace.records import (
+    KIND_PATTERN,
+    RunRow,
+    RunState,
+    StoredRun,
+    StoredVerdict,
+    VerdictRow,
+    sha256_text,
+)
+
+
+class Workspace:
+    """An open workspace; safe to use from several threads and processes at once."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.runs = home / "runs"
+        self._path = home / DATABASE
+        self._local = threading.local()
+
+    @classmethod
+    def open(cls, home: Path | None = None, create: bool = True) -> "Workspace":
+        """Open ``home`` (default: ``PLUMBLINE_HOME``, else ``.plumbline`` here), made when missing.
+
+        Raises `WorkspaceError`: a network file system, a newer database, no space, or, with
+        ``create=False``, nothing there.
+        """
+        home = (home or default_home()).expanduser().absolute()
+        refuse_network(home)
+        if not create and not (home / DATABASE).is_file():
+            raise WorkspaceError(
+                f"there is no workspace at {home}", "run a check, or name another folder with PLUMBLINE_HOME"
+            )
+        make_private(home)
+        workspace = cls(home)
+        workspace._database  # noqa: B018 - opened now, so that an unusable one is met here
+        return workspace
+
+    @property
+    def _database(self) -> Database:
+        """This thread's connection."""
+        if not hasattr(self._local, "database"):
+            self._local.database = connect(self._path)
+        found: Database = self._local.database
+        return found
+
+    def close(self) -> None:
+        """Close this thread's connection; the next use opens another."""
+        if hasattr(self._local, "database"):
+            self._local.database.close()
+            del self._local.database
+
+    @property
+    def audit(self) -> AuditLog:
+        """The audit log, on this thread's connection."""
+        return AuditLog(self._database.conn)
+
+    @contextmanager
+    def write_tx(self) -> Iterator[Database]:
+        """One write transaction: all or nothing. Raises `WorkspaceError` (disk full, locked too long)."""
+        with explained(self._path), write_tx(self._database) as database:
+            yield database
+
+    def new_id(self, kind: str) -> str:
+        """The next id of a kind, e.g. ``data-0007``; never given twice, also not after a crash."""
+        with self.write_tx() as database:
+            return _next_id(database, kind)
+
+    # --- verdicts ---------------------------------------------------------------------------------------
+
+    def add_verdict(self, verdict: Verdict, inputs: dict[str, Any]) -> Verdict:
+        """Store a verdict and its audit entry in one transaction; returns it with its new id."""
+        asked = json.dumps(inputs, sort_keys=True, allow_nan=False, default=_path_text)
+        with self.write_tx() as database:
+            stored = verdict.model_copy(update={"id": _next_id(database, verdict.check)})
+            text = stored.model_dump_json()
+            row = VerdictRow(
+                id=stored.id,
+                check_name=stored.check,
+                outcome=stored.outcome,
+                run_id=stored.run_id,
+                created=_now(),
+                inputs=asked,
+                verdict=text,
+                sha256=sha256_text(text),
+            )
+            database.table("verdicts").insert(row.model_dump(mode="json"))
+            detail: dict[str, JsonValue] = {"outcome": row.outcome.value, "sha256": row.sha256}
+            AuditLog(database.conn).append("verdict_stored", stored.id, detail)
+        return stored
+
+    def verdict(self, verdict_id: str) -> StoredVerdict:
+        """The verdict of that id. Raises `UsageError` with the nearest ids."""
+        row = self._one("select * from verdicts where id = ?", verdict_id)
+        if row is None:
+            raise self._unknown("verdict", verdict_id, "select id from verdicts order by seq desc limit 2000")
+        return StoredVerdict.of(row)
+
+    def verdicts(
+        self,
+        check: str | None = None,
+        outcome: Outcome | str | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> list[StoredVerdict]:
+        """Verdicts, newest first; ``after`` is the id of the last one seen."""
+        sql, values = _filtered({"check_name": check, "outcome": outcome})
+        if after is not None:
+            sql += " and seq < coalesce((select seq from verdicts where id = :after), 0)"
+        values |= {"after": after, "limit": limit}
+        return [
+            StoredVerdict.of(row)
+            for row in self._all(f"select * from verdicts where {sql} order by seq desc limit :limit", values)  # noqa: S608 - own column names
+        ]
+
+    def verdict_count(self, check: str | None = None, outcome: Outcome | str | None = None) -> int:
+        """How many verdicts there are."""
+        sql, values = _filtered({"check_name": check, "outcome": outcome})
+        return int(self._all(f"select count(*) as n from verdicts where {sql}", values)[0]["n"])  # noqa: S608 - own column names
+
+    # --- runs -------------------------------------------------------------------------------------------
+
+    def add_run(self, job: Job, state: RunState | str = RunState.RUNNING) -> StoredRun:
+        """Register a run before anything of it starts. Raises `UsageError` when the id is taken."""
+        row = RunRow(
+            run_id=job.run_id,
+            procedure=job.procedure,
+            framework=job.framework,
+            state=RunState(state),
+            created=_now(),
+            job=job.model_dump_json(),
+        )
+        with self.write_tx() as database:
+            if database.table("runs").count_where("run_id = ?", [job.run_id]):
+                raise UsageError(f"there is already a run {job.run_id!r}", "take a new id for each run")
+            database.table("runs").insert(row.model_dump(mode="json"))
+            detail: dict[str, JsonValue] = {"job_sha256": sha256_text(row.job)}
+            AuditLog(database.conn).append("run_started", job.run_id, detail)
+        return StoredRun.of(row.model_dump(mode="json"))
+
+    def seal_run(self, run_id: str, manifest_sha256: str) -> StoredRun:
+        """Note the digest of a finished run's manifest; only a running run can be sealed, once."""
+        return self._end(run_id, RunState.SEALED, manifest_sha256, {"manifest_sha256": manifest_sha256})
+
+    def end_run(self, run_id: str, state: RunState | str, reason: str = "") -> StoredRun:
+        """End a run without records: ``removed`` (its folder is gone) or ``lost`` (its processes are)."""
+        return self._end(run_id, RunState(state), None, {"reason": reason})
+
+    def run(self, run_id: str) -> StoredRun:
+        """The run of that id. Raises `UsageError` with the nearest ids."""
+        row = self._one("select * from runs where run_id = ?", run_id)
+        if row is None:
+            raise self._unknown("run", run_id, "select run_id as id from runs order by rowid desc limit 2000")
+        return StoredRun.of(row)
+
+    def runs_list(
+        self, state: RunState | str | None = None, limit: int = 50, after: str | None = None
+    ) -> list[StoredRun]:
+        """Runs, newest first; ``after`` is the id of the last one seen."""
+        sql, values = _filtered({"state": state})
+        if after is not None:
+            sql += " and rowid < coalesce((select rowid from runs where run_id = :after), 0)"
+        values |= {"after": after, "limit": limit}
+        return [
+            StoredRun.of(row)
+            for row in self._all(f"select * from runs where {sql} order by rowid desc limit :limit", values)  # noqa: S608 - own column names
+        ]
+
+    def run_count(self, state: RunState | str | None = None) -> int:
+        """How many runs there are."""
+        sql, values = _filtered({"state": state})
+        return int(self._all(f"select count(*) as n from runs where {sql}", values)[0]["n"])  # noqa: S608 - own column names
+
+    def verify(self) -> list[str]:
+        """What does not hold: the audit chain, and each stored verdict and sealed run against its entry."""
+        broken = self.audit.verify()
+        problems = [f"audit log: {broken.reason}"] if broken else []
+        logged = (
+            {(entry.event, entry.subject): entry.detail for entry in self.audit.entries()}
+            if not broken
+            else {}
+        )
+        for row in self._all("select id, sha256, verdict from verdicts", {}):
+            noted = logged.get(("verdict_stored", row["id"]), {}).get("sha256")
+            if logged and not noted == row["sha256"] == sha256_text(row["verdict"]):
+                problems.append(f"verdict {row['id']} is not the one that was stored")
+        for row in self._all("select run_id, manifest_sha256 from runs where state = 'sealed'", {}):
+            noted = logged.get(("run_sealed", row["run_id"]), {}).get("manifest_sha256")
+            if logged and noted != row["manifest_sha256"]:
+                problems.append(
+                    f"run {row['run_id']} has another manifest digest than the one that was sealed"
+                )
+        return problems
+
+    # --- reading and ending -----------------------------------------------------------------------------
+
+    def _end(
+        self, run_id: str, state: RunState, manifest: str | None, detail: dict[str, JsonValue]
+    ) -> StoredRun:
+        before = self.run(run_id)
+        with self.write_tx() as database:
+            changed = database.conn.execute(
+                "update runs set state = ?, ended = ?, manifest_sha256 = ?"
+                " where run_id = ? and state = 'running'",
+                (state.value, _now(), manifest, run_id),
+            ).rowcount
+            if not changed:
+                raise UsageError(
+                    f"run {run_id} has already ended ({before.state})", "take a new id for each run"
+                )
+            AuditLog(database.conn).append(f"run_{state.value}", run_id, detail)
+        return self.run(run_id)
+
+    def _one(self, sql: str, value: str) -> dict[str, Any] | None:
+        with explained(self._path):
+            return next(iter(self._database.query(sql, [value])), None)
+
+    def _all(self, sql: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+        with explained(self._path):
+            return list(self._database.query(sql, values))
+
+    def _unknown(self, kind: str, wanted: str, sql: str) -> UsageError:
+        known = [str(row["id"]) for row in self._all(sql, {})]
+        near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.0)
+        hint = f"the nearest are {', '.join(near)}" if near else f"there is no {kind} in this workspace yet"
+        return UsageError(f"there is no {kind} {wanted[:80]!r}", hint)
+
+
+def _next_id(database: Database, kind: str) -> str:
+    if not re.fullmatch(KIND_PATTERN, kind):
+        raise UsageError(f"{kind!r} cannot name a kind of id", "use lower-case letters, digits and _")
+    (number,) = database.conn.execute(
+        "insert into ids (kind, last) values (?, 1)"
+        " on conflict (kind) do update set last = last + 1 returning last",
+        (kind,),
+    ).fetchone()
+    return f"{kind}-{number:04d}"
+
+
+def _filtered(columns: dict[str, str | None]) -> tuple[str, dict[str, Any]]:
+    """A ``where`` clause for the columns that are asked for."""
+    values: dict[str, Any] = {name: str(value) for name, value in columns.items() if value is not None}
+    return " and ".join(["1", *(f"{name} = :{name}" for name in values)]), values
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _path_text(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} cannot be stored as an input")
