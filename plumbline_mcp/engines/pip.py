@@ -1,0 +1,101 @@
+"""Runs pip on another interpreter: wheels only, with progress and one clear sentence when it fails."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from checks.check import Progress
+from checks.errors import NotEvaluated
+
+TIME_LIMIT_S = 3600
+"""After this long pip is stopped: a mirror that never answers must not hang a scan."""
+
+_REDIRECTS = ("TARGET", "PREFIX", "ROOT", "USER", "PYTHON", "DRY_RUN", "REQUIREMENT", "EDITABLE", "REPORT")
+"""PIP_ variables that would install elsewhere or something else; every other one is honoured."""
+
+
+def install(
+    python: Path, requirements: Sequence[str], options: Sequence[str], lock: int, progress: Progress
+) -> None:
+    """Install wheels into the environment of ``python``. Raises `NotEvaluated` with pip's own last error.
+
+    ``lock`` is a descriptor that pip inherits, so that it stays locked while pip writes, even without us.
+    """
+    command = [
+        *(sys.executable, "-I", *_pip(), "--python", str(python), "install"),
+        *("--only-binary", ":all:", "--no-input", "--no-compile", "--progress-bar", "off"),
+        *("--disable-pip-version-check", "--no-warn-script-location", *options, *requirements),
+    ]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=_environment(),
+        pass_fds=(lock,),
+    )
+    timer = threading.Timer(TIME_LIMIT_S, process.kill)
+    timer.start()
+    try:
+        tail = _follow(process, progress)
+        code = process.wait()
+    finally:
+        timer.cancel()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if code:
+        raise _failed(requirements, tail, code)
+
+
+def _pip() -> list[str]:
+    """How pip is started: the installed one, else the wheel that Python carries."""
+    if importlib.util.find_spec("pip") is not None:
+        return ["-m", "pip"]
+    bundled = importlib.util.find_spec("ensurepip")
+    for folder in bundled.submodule_search_locations or [] if bundled else []:
+        for wheel in sorted(Path(folder, "_bundled").glob("pip-*.whl")):
+            return [str(wheel / "pip")]
+    raise NotEvaluated(
+        f"{sys.executable} has no pip to build an environment with",
+        f"install it ({sys.executable} -m ensurepip), or name a ready interpreter",
+    )
+
+
+def _environment() -> dict[str, str]:
+    dropped = {f"PIP_{name}" for name in _REDIRECTS}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in dropped and not name.startswith("PYTHON")
+    }
+
+
+def _follow(process: "subprocess.Popen[str]", progress: Progress) -> deque[str]:
+    """Report each line of pip's output; keep the last ones."""
+    tail: deque[str] = deque(maxlen=60)
+    for line in process.stdout or ():
+        text = line.strip()
+        if text:
+            tail.append(text)
+            progress(0, None, text[:160])
+    return tail
+
+
+def _failed(requirements: Sequence[str], tail: deque[str], code: int) -> NotEvaluated:
+    errors = [line for line in tail if line.startswith("ERROR:")] or list(tail)
+    said = errors[-1].removeprefix("ERROR:").strip() if errors else f"exit code {code}"
+    full = "No space left on device" in " ".join(tail)
+    step = (
+        "free disk space, then run it again"
+        if full
+        else "check the versions and that pip reaches an index (PIP_INDEX_URL, PIP_FIND_LINKS)"
+    )
+    return NotEvaluated(f"pip could not install {', '.join(requirements)[:200]}: {said[:300]}", step)
