@@ -1,6 +1,7 @@
 """The SQLite database: connections, the one write transaction, migrations, and errors one can act on."""
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +41,7 @@ def connect(path: Path) -> Database:
         try:
             for pragma in ("busy_timeout=30000", "trusted_schema=off", "foreign_keys=on", "synchronous=full"):
                 connection.execute(f"pragma {pragma}")
-            connection.execute("pragma journal_mode=wal")
+            _use_wal(connection)
             _migrate(database, path)
         except BaseException:
             connection.close()
@@ -83,6 +84,20 @@ def _explain(path: Path, error: sqlite3.DatabaseError) -> NoReturn:
     raise WorkspaceError(
         f"the database {path} cannot be used: {what} ({name or 'SQLite'})", next_step
     ) from error
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging; SQLite does not apply the busy time-out while another one switches."""
+    last = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("pragma journal_mode=wal")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > last:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 def _migrate(database: Database, path: Path) -> None:

@@ -12,6 +12,7 @@ from checks.verdict import Frozen, Outcome, Verdict
 
 ID_PATTERN = r"^[a-z][a-z0-9_]{0,39}-[0-9]{4,12}$"
 KIND_PATTERN = r"^[a-z][a-z0-9_]{0,39}$"
+SHA256_PATTERN = r"^[0-9a-f]{64}$"
 _RUN_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
@@ -33,7 +34,7 @@ class RunRow(Frozen):
     state: RunState
     created: str
     ended: str | None = None
-    manifest_sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+    manifest_sha256: str | None = Field(None, pattern=SHA256_PATTERN)
     job: str
 
 
@@ -47,7 +48,7 @@ class VerdictRow(Frozen):
     created: str
     inputs: str
     verdict: str
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: str = Field(pattern=SHA256_PATTERN)
 
 
 class StoredRun(Frozen):

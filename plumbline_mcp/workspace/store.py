@@ -18,9 +18,11 @@ from checks.records.runs import Job
 from checks.verdict import Outcome, Verdict
 from plumbline_mcp.errors import UsageError, WorkspaceError
 from plumbline_mcp.workspace.database import connect, explained, write_tx
+from plumbline_mcp.workspace.integrity import broken_records
 from plumbline_mcp.workspace.location import DATABASE, default_home, make_private, refuse_network
 from plumbline_mcp.workspace.records import (
     KIND_PATTERN,
+    SHA256_PATTERN,
     RunRow,
     RunState,
     StoredRun,
@@ -161,6 +163,8 @@ class Workspace:
 
     def seal_run(self, run_id: str, manifest_sha256: str) -> StoredRun:
         """Note the digest of a finished run's manifest; only a running run can be sealed, once."""
+        if not re.fullmatch(SHA256_PATTERN, manifest_sha256):
+            raise UsageError(f"{manifest_sha256[:80]!r} is no SHA-256 digest", "give 64 hexadecimal digits")
         return self._end(run_id, RunState.SEALED, manifest_sha256, {"manifest_sha256": manifest_sha256})
 
     def end_run(self, run_id: str, state: RunState | str, reason: str = "") -> StoredRun:
@@ -193,44 +197,27 @@ class Workspace:
         return int(self._all(f"select count(*) as n from runs where {sql}", values)[0]["n"])  # noqa: S608 - own column names
 
     def verify(self) -> list[str]:
-        """What does not hold: the audit chain, and each stored verdict and sealed run against its entry."""
-        broken = self.audit.verify()
-        problems = [f"audit log: {broken.reason}"] if broken else []
-        logged = (
-            {(entry.event, entry.subject): entry.detail for entry in self.audit.entries()}
-            if not broken
-            else {}
-        )
-        for row in self._all("select id, sha256, verdict from verdicts", {}):
-            noted = logged.get(("verdict_stored", row["id"]), {}).get("sha256")
-            if logged and not noted == row["sha256"] == sha256_text(row["verdict"]):
-                problems.append(f"verdict {row['id']} is not the one that was stored")
-        for row in self._all("select run_id, manifest_sha256 from runs where state = 'sealed'", {}):
-            noted = logged.get(("run_sealed", row["run_id"]), {}).get("manifest_sha256")
-            if logged and noted != row["manifest_sha256"]:
-                problems.append(
-                    f"run {row['run_id']} has another manifest digest than the one that was sealed"
-                )
-        return problems
+        """What does not hold: the audit chain, or a verdict or sealed run that its entry does not match."""
+        with explained(self._path):
+            return broken_records(self._database)
 
     # --- reading and ending -----------------------------------------------------------------------------
 
     def _end(
         self, run_id: str, state: RunState, manifest: str | None, detail: dict[str, JsonValue]
     ) -> StoredRun:
-        before = self.run(run_id)
+        self.run(run_id)
         with self.write_tx() as database:
-            changed = database.conn.execute(
-                "update runs set state = ?, ended = ?, manifest_sha256 = ?"
-                " where run_id = ? and state = 'running'",
-                (state.value, _now(), manifest, run_id),
-            ).rowcount
-            if not changed:
+            row = next(iter(database.query("select * from runs where run_id = ?", [run_id])))
+            if row["state"] != RunState.RUNNING:
                 raise UsageError(
-                    f"run {run_id} has already ended ({before.state})", "take a new id for each run"
+                    f"run {run_id} has already ended ({row['state']})", "take a new id for each run"
                 )
+            changed = {"state": state, "ended": _now(), "manifest_sha256": manifest}
+            new = RunRow.model_validate(row | changed).model_dump(mode="json")
+            database.table("runs").update(run_id, {name: new[name] for name in changed})
             AuditLog(database.conn).append(f"run_{state.value}", run_id, detail)
-        return self.run(run_id)
+        return StoredRun.of(new)
 
     def _one(self, sql: str, value: str) -> dict[str, Any] | None:
         with explained(self._path):

@@ -1,0 +1,24 @@
+"""Holds what is stored against the audit log."""
+
+from sqlite_utils import Database
+
+from approvals.audit import AuditLog
+from plumbline_mcp.workspace.records import sha256_text
+
+
+def broken_records(database: Database) -> list[str]:
+    """What does not hold: the audit chain; else each verdict and sealed run that its entry does not match."""
+    log = AuditLog(database.conn)
+    if broken := log.verify():
+        return [f"audit log: {broken.reason}"]
+    logged = {(entry.event, entry.subject): entry.detail for entry in log.entries()}
+    problems = []
+    for row in database.query("select id, sha256, verdict from verdicts"):
+        noted = logged.get(("verdict_stored", row["id"]), {}).get("sha256")
+        if not noted == row["sha256"] == sha256_text(row["verdict"]):
+            problems.append(f"verdict {row['id']} is not the one that was stored")
+    for row in database.query("select run_id, manifest_sha256 from runs where state = 'sealed'"):
+        noted = logged.get(("run_sealed", row["run_id"]), {}).get("manifest_sha256")
+        if noted != row["manifest_sha256"]:
+            problems.append(f"run {row['run_id']} has another manifest digest than the one that was sealed")
+    return problems
