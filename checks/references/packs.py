@@ -1,0 +1,191 @@
+"""Connection packs: how a framework is found, launched and configured. A pack holds no bound and no skip list.
+
+A pack is a folder with ``pack.toml``, ``settings.toml`` and the bindings that run inside the job. It is
+data that a user or an agent may write, so it is read strictly: an unknown field is refused.
+"""
+
+import hashlib
+import json
+import os
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, JsonValue, ValidationError
+
+import checks
+from checks.errors import BadInput
+from checks.verdict import Frozen
+
+BUILT_IN = Path(checks.__file__).parent.parent / "templates" / "frameworks"
+PACK_FORMAT = 1
+
+_MAX_FILE = 2**20
+_MAX_FILES = 200
+_Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+
+
+class Citation(Frozen):
+    """Where the framework says so."""
+
+    document: str = Field(min_length=1)
+    version: str = Field(min_length=1)
+
+    def __str__(self) -> str:
+        return f"{self.document} ({self.version})"
+
+
+class Framework(Frozen):
+    """How a framework is recognised in an environment."""
+
+    distributions: tuple[str, ...] = Field(
+        min_length=1, description="names on the package index; the first carries the version"
+    )
+    extras: tuple[str, ...] = Field((), description="extras of the first distribution that a job uses")
+    module: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="import name of its code")
+    repository: str = ""
+
+
+class EnvironmentSpec(Frozen):
+    """What a ready environment holds beside torch: pinned requirements."""
+
+    requirements: tuple[str, ...] = ()
+    without_dependencies: tuple[str, ...] = ()
+
+
+class ProcedureBinding(Frozen):
+    """The file of the pack that a procedure runs inside the job."""
+
+    binding: str = Field(pattern=r"^[A-Za-z0-9_]+\.py$")
+
+
+class PackFile(Frozen):
+    """``pack.toml``."""
+
+    format: Literal[1]
+    name: _Name
+    title: str
+    framework: Framework
+    environment: EnvironmentSpec = EnvironmentSpec()
+    procedures: dict[_Name, ProcedureBinding] = {}
+
+
+class Setting(Frozen):
+    """A setting that the framework documents, and what it documents about it."""
+
+    name: _Name
+    procedures: tuple[_Name, ...] = Field(min_length=1)
+    status: Literal["supported", "refused"]
+    type: Literal["int", "float", "bool", "str", "object"]
+    default: JsonValue = None
+    choices: tuple[str, ...] = ()
+    minimum: int | None = None
+    description: str
+    citation: Citation
+
+
+class DeclaredExport(Frozen):
+    """An export format that the framework documents where it differs from the release's."""
+
+    release_format: Literal["mxfp4", "fp8", "fp4"]
+    exported_as: Literal["bfloat16", "float16", "float32"]
+    names: dict[str, str] = Field({}, description="suffix of the release's name to suffix of the export's")
+    transposed: tuple[str, ...] = Field((), description="suffixes whose last two axes are swapped")
+    description: str
+    citation: Citation
+
+
+class SettingsFile(Frozen):
+    """``settings.toml``."""
+
+    setting: tuple[Setting, ...] = ()
+    declared_export: tuple[DeclaredExport, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A validated pack."""
+
+    folder: Path
+    about: PackFile
+    settings: SettingsFile
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """The pack's own name."""
+        return self.about.name
+
+    def procedure_settings(self, procedure: str) -> dict[str, Setting]:
+        """The settings that a procedure knows, by name."""
+        return {setting.name: setting for setting in self.settings.setting if procedure in setting.procedures}
+
+    def declared_exports(self) -> tuple[DeclaredExport, ...]:
+        """Export formats that the framework documents."""
+        return self.settings.declared_export
+
+
+def built_in() -> list[str]:
+    """Names of the packs that ship with the product."""
+    return sorted(path.parent.name for path in BUILT_IN.glob("*/pack.toml"))
+
+
+def load_pack(framework: str) -> Pack:
+    """Read the pack of that name, or the pack folder at that path. Raises `BadInput`."""
+    folder = BUILT_IN / framework if re.fullmatch(r"[a-z0-9][a-z0-9_-]*", framework) else Path(framework)
+    if not (folder / "pack.toml").is_file() and (Path(framework) / "pack.toml").is_file():
+        folder = Path(framework)
+    if not (folder / "pack.toml").is_file():
+        raise BadInput(
+            f"no connection pack {framework!r}",
+            f"built in: {', '.join(built_in())}; or name a folder that holds a pack.toml",
+        )
+    about = _parsed(folder / "pack.toml", PackFile)
+    settings = SettingsFile()
+    if (folder / "settings.toml").is_file():
+        settings = _parsed(folder / "settings.toml", SettingsFile)
+    for procedure, entry in about.procedures.items():
+        if not (folder / entry.binding).is_file():
+            raise BadInput(f"{folder}: procedure {procedure} names {entry.binding}, which is not in the pack")
+    return Pack(folder.absolute(), about, settings, _digest(folder))
+
+
+def pack_files(folder: Path) -> list[str]:
+    """Relative names of a pack's files, sorted; byte code is none of them. Raises `BadInput` for links."""
+    found: list[str] = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in files:
+            path = Path(place, name)
+            if path.is_symlink():
+                raise BadInput(f"{path} is a link; a pack holds plain files only", "copy the file into it")
+            found.append(str(PurePosixPath(path.relative_to(folder))))
+        if len(found) > _MAX_FILES:
+            raise BadInput(f"{folder} holds more than {_MAX_FILES} files", "a pack is a few small files")
+    return sorted(found)
+
+
+Model = TypeVar("Model", bound=Frozen)
+
+
+def _parsed(path: Path, model: type[Model]) -> Model:
+    try:
+        if path.stat().st_size > _MAX_FILE:
+            raise BadInput(f"{path} is larger than {_MAX_FILE} bytes")
+        raw: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return model.model_validate(raw)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"{path} is no valid TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise BadInput(
+            f"{path}: {where}: {first['msg']}", "see CONTRIBUTING for the format of a pack"
+        ) from error
+
+
+def _digest(folder: Path) -> str:
+    entries = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in pack_files(folder)}
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,42 @@
+"""What every procedure does first: read the job, import the plants, then the pack's binding."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from plumbline_recorder.progress import Progress
+
+
+class Procedure:
+    """The job that this process runs."""
+
+    def __init__(self, run: Path) -> None:
+        """Read ``job.json`` of the run folder and import the job's plants, in their order.
+
+        A plant changes the framework's code in memory before the binding imports any of it.
+        """
+        self.run = run
+        self.job = json.loads((run / "job.json").read_text(encoding="utf-8"))
+        self.records = run / "records" / "rank-00000"
+        self.output = run / self.job["output"]
+        self.progress = Progress(run / "logs" / "progress.jsonl")
+        for plant in self.job["plants"]:
+            load(run / plant, "plumbline_plant")
+
+    def binding(self) -> ModuleType:
+        """The pack's module for this procedure."""
+        name = self.job["procedure"] + ".py"
+        return load(self.run / "hooks" / "binding" / name, "plumbline_binding")
+
+
+def load(path: Path, name: str) -> ModuleType:
+    """Import the file at ``path`` without touching the import path."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("cannot import %s" % path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
