@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from pathlib import Path
 
 import torch
 import transformers
@@ -58,8 +59,7 @@ def rows(job: dict, writer: object, progress: object) -> "list[str]":
     settings = job["settings"]
     tokenizer = AutoTokenizer.from_pretrained(job["inputs"]["model"])
     if "template" in job["inputs"]:
-        with open(job["inputs"]["template"], encoding="utf-8") as file:
-            tokenizer.chat_template = file.read()
+        tokenizer.chat_template = Path(job["inputs"]["template"]).read_text(encoding="utf-8")
     conversations = read_workload(job["inputs"]["workload"])
     data_set = LoggedRows(encode(tokenizer, conversations, settings, progress))
     trainer = make_trainer(job, tokenizer, data_set)
@@ -73,7 +73,7 @@ def rows(job: dict, writer: object, progress: object) -> "list[str]":
 
 def read_workload(path: str) -> "list[dict]":
     """The conversations of a JSON file or of JSON lines."""
-    with open(path, encoding="utf-8") as file:
+    with Path(path).open(encoding="utf-8") as file:
         if file.read(64).lstrip().startswith("["):
             file.seek(0)
             return json.load(file)
@@ -114,7 +114,8 @@ def encode(tokenizer: object, conversations: "list[dict]", settings: dict, progr
         features = {"input_ids": result["input_ids"], "attention_mask": result["attention_mask"]}
         if marked:
             mask = result["assistant_masks"]
-            features["labels"] = [token if on else IGNORED for token, on in zip(result["input_ids"], mask)]
+            ids = result["input_ids"]
+            features["labels"] = [token if on else IGNORED for token, on in zip(ids, mask, strict=True)]
         encoded.append(features)
         progress(number + 1, len(conversations), "encoding the workload")
     return encoded
@@ -165,11 +166,11 @@ def record_epoch(
     """Record one pass over the loader; the loader reads ahead, so ids are taken from the front."""
     taken = 0
     for number, batch in enumerate(loader):
-        inputs = {name: value.tolist() for name, value in trainer._prepare_inputs(batch).items()}
+        prepared = trainer._prepare_inputs(batch)  # noqa: SLF001 - what its training step does to a batch
+        inputs = {name: value.tolist() for name, value in prepared.items()}
+        extra = [name for name in ("attention_mask", "position_ids") if name in inputs]
         for index, input_ids in enumerate(inputs["input_ids"]):
-            rest = {
-                name: inputs[name][index] for name in ("attention_mask", "position_ids") if name in inputs
-            }
+            rest = {name: inputs[name][index] for name in extra}
             row = data_set.fetched[taken]
             writer.add(epoch, number, input_ids, inputs["labels"][index], [row], **rest)
             taken += 1
