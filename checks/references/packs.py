@@ -1,7 +1,8 @@
 """Connection packs: how a framework is found, launched and configured.
 
-A pack holds no bound and no skip list. It is a folder with ``pack.toml``, ``settings.toml`` and the bindings that run inside the job. It is
-data that a user or an agent may write, so it is read strictly: an unknown field is refused.
+A pack is a folder with ``pack.toml``, ``settings.toml`` and the bindings that run inside the job. It holds
+no bound and no skip list. It is data that a user or an agent may write, so it is read strictly: an unknown
+field is refused.
 """
 
 import hashlib
