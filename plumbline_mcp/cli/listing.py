@@ -1,0 +1,161 @@
+"""``plumbline list``: verdicts, runs, checks or connection packs."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plumbline_mcp.cli.options import Home, Json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from plumbline_mcp.workspace import Workspace
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    VERDICTS = "verdicts"
+    RUNS = "runs"
+    CHECKS = "checks"
+    PACKS = "packs"
+
+
+class OutcomeName(StrEnum):
+    """The outcomes, as `checks.verdict.Outcome` (not imported here: help must not wait for pydantic)."""
+
+    PASS = "pass"  # noqa: S105 - an outcome, no password
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+    NOT_EVALUATED = "not_evaluated"
+
+
+NAME = "list"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command(name=NAME, short_help="List verdicts, runs, checks or connection packs.")(list_)
+
+
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")] = Kind.VERDICTS,
+    check: Annotated[str | None, typer.Option(help="Only verdicts of this check.")] = None,
+    outcome: Annotated[OutcomeName | None, typer.Option(help="Only verdicts with this outcome.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, newest first.")] = 20,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after this verdict or run.")] = None,
+    json_output: Json = False,
+    home: Home = None,
+) -> None:
+    """List what is in the workspace (verdicts, runs), or what this version knows (checks, packs).
+
+    Example: plumbline list checks
+    """
+    from plumbline_mcp.cli.screen import console, print_json
+
+    if kind is Kind.CHECKS:
+        rows, shown = _checks()
+    elif kind is Kind.PACKS:
+        rows, shown = _packs()
+    elif kind is Kind.RUNS:
+        rows, shown = _runs(home, limit, after)
+    else:
+        rows, shown = _verdicts(home, check, outcome, limit, after)
+    if json_output:
+        print_json(rows)
+    elif rows:
+        console().print(shown)
+    else:
+        console().print(f"no {kind.value} yet" + _hint(kind))
+
+
+def _hint(kind: Kind) -> str:
+    first = {Kind.VERDICTS: "plumbline check --help, or plumbline onboard", Kind.RUNS: "plumbline onboard"}
+    return f"; next: {first[kind]}" if kind in first else ""
+
+
+def _checks() -> tuple[list[dict[str, Any]], "Table"]:
+    import checks
+    from plumbline_mcp.cli.screen import table, untrusted
+
+    rows = [
+        {"name": check.name, "title": check.title, "question": check.question, "training": check.training}
+        for check in checks.discover().values()
+    ]
+    cells = ([untrusted(row[key]) for key in ("name", "training", "question")] for row in rows)
+    return rows, table("check", "training", "question", rows=cells)
+
+
+def _packs() -> tuple[list[dict[str, Any]], "Table"]:
+    import tomllib
+
+    from plumbline_mcp.cli.screen import table, untrusted
+    from plumbline_mcp.version import ROOT
+
+    rows = []
+    for path in sorted((ROOT / "templates" / "frameworks").glob("*/pack.toml")):
+        pack = tomllib.loads(path.read_text(encoding="utf-8"))
+        procedures = pack.get("procedures", [])
+        rows.append({"name": path.parent.name, "procedures": sorted(procedures), "path": str(path.parent)})
+    cells = (
+        [untrusted(r["name"]), untrusted(", ".join(r["procedures"])), untrusted(r["path"])] for r in rows
+    )
+    return rows, table("pack", "procedures", "folder", rows=cells)
+
+
+def _runs(home: Any, limit: int, after: str | None) -> tuple[list[dict[str, Any]], "Table"]:
+    from plumbline_mcp.cli.screen import table, untrusted
+
+    workspace = _existing(home)
+    rows = [
+        {
+            "id": run.run_id,
+            "created": run.created,
+            "state": run.state.value,
+            "procedure": run.job.procedure,
+            "framework": run.job.framework,
+            "manifest_sha256": run.manifest_sha256,
+        }
+        for run in (workspace.runs_list(limit=limit, after=after) if workspace else [])
+    ]
+    shown = ("id", "created", "state", "procedure", "framework")
+    cells = ([untrusted(row[key], limit=60) for key in shown] for row in rows)
+    return rows, table("id", "started (UTC)", "state", "procedure", "framework", rows=cells)
+
+
+def _verdicts(
+    home: Any, check: str | None, outcome: OutcomeName | None, limit: int, after: str | None
+) -> tuple[list[dict[str, Any]], "Table"]:
+    from plumbline_mcp.cli.screen import outcome_text, table, untrusted
+
+    workspace = _existing(home)
+    wanted = outcome.value if outcome else None
+    found = workspace.verdicts(check, wanted, limit, after) if workspace else []
+    rows = [
+        {
+            "id": stored.verdict.id,
+            "check": stored.verdict.check,
+            "outcome": stored.verdict.outcome.value,
+            "reason": stored.verdict.reason,
+            "created": stored.created,
+        }
+        for stored in found
+    ]
+    cells = (
+        [
+            untrusted(stored.verdict.id),
+            untrusted(stored.created[:16]),
+            outcome_text(stored.verdict.outcome),
+            untrusted(stored.verdict.reason, limit=160),
+        ]
+        for stored in found
+    )
+    return rows, table("id", "stored (UTC)", "outcome", "reason", rows=cells)
+
+
+def _existing(home: Any) -> "Workspace | None":
+    """The workspace, None when there is none: to list is no reason to make one."""
+    from plumbline_mcp.workspace import Workspace, default_home
+
+    return Workspace.open(home) if (home or default_home()).is_dir() else None

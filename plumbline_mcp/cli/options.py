@@ -1,0 +1,41 @@
+"""The options that every verb shares, and the exit codes."""
+
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:  # pydantic takes a quarter of a second: help must not wait for it
+    from checks.verdict import Outcome
+
+
+class ExitCode(IntEnum):
+    """What the program tells its caller; ``make`` turns every non-zero into 2."""
+
+    PASS = 0
+    FAIL = 1
+    COULD_NOT_JUDGE = 2
+    USAGE = 3
+    INTERRUPTED = 130
+    """Ctrl-C, as shells count it: 128 + SIGINT."""
+    BROKEN_PIPE = 141
+    """The reader of our output went away, as shells count it: 128 + SIGPIPE."""
+
+
+EXIT_CODES = "Exit codes: 0 pass, 1 a check failed, 2 could not judge, 3 usage error or crash."
+
+
+def exit_code(outcome: "Outcome") -> ExitCode:
+    """The exit code of an outcome."""
+    return {"pass": ExitCode.PASS, "fail": ExitCode.FAIL}.get(outcome.value, ExitCode.COULD_NOT_JUDGE)
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Home = Annotated[
+    Path | None,
+    typer.Option(
+        "--home", envvar="PLUMBLINE_HOME", show_default="./.plumbline", help="The workspace folder."
+    ),
+]

@@ -1,0 +1,70 @@
+"""Progress on standard error: a bar on a terminal, a line every few seconds elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from checks.check import Progress as Report
+from checks.check import silent
+from plumbline_mcp.cli.screen import console, untrusted
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+@contextmanager
+def shown_progress(what: str, quiet: bool) -> Iterator[Report]:
+    """A progress callable that shows itself for as long as the block runs."""
+    if quiet:
+        yield silent
+    elif sys.stderr.isatty():
+        with _bar(what) as report:
+            yield report
+    else:
+        yield _lines(what)
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Report]:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+
+        def report(done: float, total: float | None, message: str) -> None:
+            said = untrusted(f"{what}: {message}" if message else what, limit=48).plain
+            whole = None if total is None else int(total)
+            progress.update(task, completed=int(done), total=whole, description=said.replace("\n", " "))
+
+        yield report
+
+
+def _lines(what: str) -> Report:
+    last = time.monotonic()
+
+    def report(done: float, total: float | None, message: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < _SECONDS_BETWEEN_LINES:
+            return
+        last = now
+        amount = f"{done:.0f}" if total is None else f"{done:.0f}/{total:.0f}"
+        said = untrusted(f"{what}: {message} {amount}", limit=200).plain.replace("\n", " ")
+        sys.stderr.write(said + "\n")
+        sys.stderr.flush()
+
+    return report

@@ -1,0 +1,188 @@
+"""What a report says, worked out from stored verdicts before any page is rendered."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import checks
+from checks.check import Check
+from checks.verdict import Caught, Measurement, Outcome, Part, Problem, Verdict, combine
+from plumbline_mcp.errors import UsageError
+from plumbline_mcp.workspace import StoredVerdict
+
+Facts = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class ProblemGroup:
+    """The problems of one code in one part; what all of them share is said once."""
+
+    part: str
+    code: str
+    outcome: Outcome
+    message: str | None
+    next_step: str | None
+    citation: str | None
+    problems: tuple[Problem, ...]
+
+    def has(self, field: str) -> bool:
+        """Whether any problem fills this field (else its column is left out)."""
+        return any(getattr(problem, field) for problem in self.problems)
+
+
+@dataclass(frozen=True)
+class Section:
+    """One verdict of the report."""
+
+    verdict: Verdict
+    created: str
+    sha256: str
+    title: str
+    question: str
+    rule: str
+    target: Facts
+    groups: tuple[ProblemGroup, ...]
+    measurements: tuple[tuple[str, Measurement], ...]
+    limits: tuple[str, ...]
+
+    @property
+    def listed(self) -> int:
+        """How many problems are listed."""
+        return sum(len(group.problems) for group in self.groups)
+
+    @property
+    def counted(self) -> int:
+        """How many problems there are, also those not listed."""
+        return sum(part.problem_count for part in self.verdict.parts)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole report."""
+
+    outcome: Outcome
+    sections: tuple[Section, ...]
+    target: Facts
+    as_of: str
+    system_versions: tuple[str, ...]
+    approvals: tuple[str, ...]
+    confinements: tuple[str, ...]
+    stand_ins: tuple[str, ...]
+    not_run: tuple[str, ...]
+
+    @property
+    def headline(self) -> str:
+        """The outcome as one sentence."""
+        names = _names(s.verdict.check for s in self.sections if s.verdict.outcome is self.outcome)
+        return {
+            Outcome.PASS: f"Everything that was judged holds: {names}.",
+            Outcome.FAIL: f"Training as it runs here is wrong: {names} failed.",
+            Outcome.INCONCLUSIVE: f"No fault was found, but {names} could not decide.",
+            Outcome.NOT_EVALUATED: f"No fault was found, but {names} had not what is needed to judge.",
+        }[self.outcome]
+
+
+def summarize(stored: Sequence[StoredVerdict]) -> Report:
+    """Work out a report, in the order of the training lifecycle. Raises `UsageError` for no verdict."""
+    if not stored:
+        raise UsageError("a report needs at least one verdict", "plumbline check --help")
+    known = checks.discover()
+    order = list(known)
+    ranked = sorted(
+        stored,
+        key=lambda s: (order.index(s.verdict.check) if s.verdict.check in order else len(order), s.created),
+    )
+    verdicts = [s.verdict for s in ranked]
+    shared = _shared_target(verdicts)
+    return Report(
+        outcome=combine(verdict.outcome for verdict in verdicts),
+        sections=tuple(_section(s, known.get(s.verdict.check), shared) for s in ranked),
+        target=shared,
+        as_of=max(s.created for s in stored),
+        system_versions=_distinct(verdict.system_version for verdict in verdicts),
+        approvals=_distinct(verdict.approval for verdict in verdicts),
+        confinements=_distinct(verdict.confinement for verdict in verdicts),
+        stand_ins=_distinct(text for verdict in verdicts for text in verdict.stand_ins),
+        not_run=tuple(name for name in order if name not in {verdict.check for verdict in verdicts}),
+    )
+
+
+def _section(stored: StoredVerdict, check: Check[Any, Any] | None, shared: Facts) -> Section:
+    verdict = stored.verdict
+    return Section(
+        verdict=verdict,
+        created=stored.created,
+        sha256=stored.sha256,
+        title=check.title if check else verdict.check,
+        question=check.question if check else "",
+        rule=check.rule if check else "",
+        target=tuple(item for item in verdict.target.items() if item not in shared),
+        groups=tuple(group for part in verdict.parts for group in _groups(part)),
+        measurements=tuple((part.name, m) for part in verdict.parts for m in part.measurements),
+        limits=tuple(_limits(verdict)),
+    )
+
+
+def _groups(part: Part) -> Iterable[ProblemGroup]:
+    by_code: dict[tuple[str, Outcome], list[Problem]] = {}
+    for problem in part.problems:
+        by_code.setdefault((problem.code, problem.outcome), []).append(problem)
+    for (code, outcome), problems in by_code.items():
+        yield ProblemGroup(
+            part=part.name,
+            code=code,
+            outcome=outcome,
+            message=_same(problem.message for problem in problems),
+            next_step=_same(problem.next_step for problem in problems),
+            citation=_same(problem.citation for problem in problems),
+            problems=tuple(problems),
+        )
+
+
+def _limits(verdict: Verdict) -> Iterable[str]:
+    """What this verdict did not judge, or judged only in part."""
+    if not verdict.parts and verdict.outcome is not Outcome.FAIL:
+        yield f"Nothing was judged: {verdict.reason}."
+    for part in verdict.parts:
+        if not part.applicable:
+            yield f"{part.name} does not apply here{_because(part.reason)}."
+        elif part.outcome in (Outcome.NOT_EVALUATED, Outcome.INCONCLUSIVE):
+            yield f"{part.name} is {part.outcome.value.replace('_', ' ')}{_because(part.reason)}."
+        if part.applicable and part.coverage and 0 < part.coverage.judged < part.coverage.total:
+            yield f"{part.name} judged {part.coverage}, not all of them."
+        if part.problem_count > len(part.problems):
+            yield f"{part.name} lists the first {len(part.problems)} of its {part.problem_count} problems."
+    for injection in verdict.injected:
+        if injection.result is not Caught.CAUGHT:
+            result = injection.result.value.replace("_", " ")
+            yield f"The injected fault “{injection.fault}” was {result}{_because(injection.detail)}."
+    if verdict.reference_shares_code:
+        yield "The reference shares code with the target: a fault in that code shows in neither."
+
+
+def _because(reason: str) -> str:
+    return f": {reason.rstrip('.')}" if reason else ""
+
+
+def _shared_target(verdicts: Sequence[Verdict]) -> Facts:
+    """The facts of the target on which no two verdicts disagree."""
+    values: dict[str, set[str]] = {}
+    for verdict in verdicts:
+        for name, value in verdict.target.items():
+            values.setdefault(name, set()).add(value)
+    return tuple((name, next(iter(met))) for name, met in values.items() if len(met) == 1)
+
+
+def _same(texts: Iterable[str | None]) -> str | None:
+    """The text that all share, None when they differ or have none."""
+    met = set(texts)
+    return met.pop() if len(met) == 1 else None
+
+
+def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for text in texts if text))
+
+
+def _names(names: Iterable[str]) -> str:
+    *first, last = dict.fromkeys(names)
+    return f"{', '.join(first)} and {last}" if first else last

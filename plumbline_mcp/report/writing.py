@@ -1,0 +1,58 @@
+"""Renders a report and writes it: both pages appear whole or not at all."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from checks.verdict import Frozen
+from plumbline_mcp.errors import PlumblineError
+from plumbline_mcp.workspace import StoredVerdict
+
+
+class ReportFiles(Frozen):
+    """Where a report was written."""
+
+    html: Path
+    markdown: Path
+
+
+def write_report(stored: Sequence[StoredVerdict], folder: Path) -> ReportFiles:
+    """Write ``report.html`` and ``report.md`` into ``folder`` (made when missing).
+
+    The same verdicts give the same bytes. Raises `PlumblineError` when nothing can be written there.
+    """
+    from plumbline_mcp.report.pages import (
+        render_html,
+        render_markdown,
+    )  # jinja2 and matplotlib load only here
+    from plumbline_mcp.report.summary import summarize
+
+    report = summarize(stored)
+    folder = folder.expanduser().absolute()
+    files = ReportFiles(html=folder / "report.html", markdown=folder / "report.md")
+    pages = {files.html: render_html(report), files.markdown: render_markdown(report)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in pages.items():
+            _write(path, text)
+    except OSError as error:
+        raise PlumblineError(
+            f"cannot write the report into {folder}: {error.strerror}", "name another folder with --output"
+        ) from error
+    return files
+
+
+def _write(path: Path, text: str) -> None:
+    """Write through a temporary file beside the path, then rename."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
