@@ -1,0 +1,244 @@
+"""Scans the embedded release as a user would scan theirs: environment, image, rows, export, three verdicts.
+
+A scan plays a fault entry; the clean one is an entry that plants nothing. The checks see run folders and
+files, never the entry.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from pydantic import JsonValue
+
+from checks.check import Progress, silent
+from checks.errors import BadInput
+from checks.records.runs import RunFolder
+from checks.references.packs import load_pack
+from checks.verdict import Verdict
+from plumbline_mcp import workers
+from plumbline_mcp.engines.environments import Environment, build
+from plumbline_mcp.engines.foreground import Launch, run
+from plumbline_mcp.scan.fault_entries import CheckName, Corpus, FaultEntry
+from plumbline_mcp.scan.service import run_check
+from plumbline_mcp.workspace import Workspace
+
+T = TypeVar("T")
+
+_JOB_LIMIT_S = 600.0
+_EDIT_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Made:
+    """The embedded release and workload on disk."""
+
+    model: Path
+    workload: Path
+
+
+@dataclass
+class Shared:
+    """What scans of one session share: each is made once, by the first scan that needs it."""
+
+    _made: dict[str, Any] = field(default_factory=dict)
+    _locks: dict[str, anyio.Lock] = field(default_factory=dict)
+
+    async def once(self, what: str, make: Callable[[], Awaitable[T]]) -> T:
+        """The thing of that name, made now when nobody has."""
+        async with self._locks.setdefault(what, anyio.Lock()):
+            if what not in self._made:
+                self._made[what] = await make()
+            made: T = self._made[what]
+            return made
+
+
+class Steps:
+    """Progress over a scan: whole steps, and the part of the present one that its own progress tells."""
+
+    def __init__(self, total: int, report: Progress) -> None:
+        self._total, self._report, self._done = total, report, 0
+
+    def begin(self, step: str) -> Progress:
+        """Start a step; its progress may be told to what is returned."""
+        started, self._done = self._done, self._done + 1
+        self._report(started, self._total, step)
+
+        def told(done: float, total: float | None, message: str) -> None:
+            share = min(done / total, 1.0) if total else 0.0
+            self._report(started + share, self._total, f"{step}: {message}" if message else step)
+
+        return told
+
+
+async def scan_embedded(
+    workspace: Workspace,
+    entry: FaultEntry,
+    corpus: Corpus | None = None,
+    *,
+    progress: Progress | None = None,
+    shared: Shared | None = None,
+) -> list[Verdict]:
+    """Play one entry and return its stored verdicts, in the order of the checks.
+
+    ``corpus`` holds the entry's plants; it may be absent for an entry that plants nothing. Raises
+    `NotEvaluated` when the environment cannot be built and `BadInput` when a plant does not do its work.
+    """
+    return await _Scan(workspace, entry, corpus, progress or silent, shared or Shared()).run()
+
+
+class _Scan:
+    """One scan; each method is a step."""
+
+    def __init__(
+        self, workspace: Workspace, entry: FaultEntry, corpus: Corpus | None, report: Progress, shared: Shared
+    ) -> None:
+        self._workspace, self._entry, self._corpus, self._shared = workspace, entry, corpus, shared
+        self._framework = corpus.framework(entry) if corpus else entry.framework
+        self._steps = Steps(2 + sum(1 if check == "image" else 2 for check in entry.checks), report)
+
+    async def run(self) -> list[Verdict]:
+        made = await self._release()
+        environment = await self._environment()
+        verdicts = []
+        for check in self._entry.checks:
+            inputs = await getattr(self, f"_{check}_inputs")(made, environment)
+            verdicts.append(await self._check(check, inputs))
+        return verdicts
+
+    async def _release(self) -> Made:
+        report = self._steps.begin("building the embedded release")
+        spec = {"spec": self._entry.release.model_dump(), "rows": self._entry.rows}
+        folder = self._workspace.home / "example" / _key(spec)
+        make = partial(_build_release, folder, spec, report)
+        return await self._shared.once(f"release {folder.name}", make)
+
+    async def _environment(self) -> Environment:
+        report = self._steps.begin("preparing the framework's environment")
+        plant, pack = self._entry.plant, load_pack(self._framework).about.environment
+        wanted = plant.requirements or pack.requirements
+        alone = plant.without_dependencies or pack.without_dependencies
+        make = partial(build, wanted, without_dependencies=alone, progress=report)
+        environment = await anyio.to_thread.run_sync(make, abandon_on_cancel=True)
+        return await self._edited_environment(environment) if plant.edit_environment else environment
+
+    async def _edited_environment(self, environment: Environment) -> Environment:
+        """A copy with a planted change: the cached environment serves others and stays as it is."""
+        copy = self._fresh("environment")
+        make = partial(shutil.copytree, environment.path, copy, symlinks=True)
+        await anyio.to_thread.run_sync(make)
+        await self._edit(self._entry.plant.edit_environment, copy)
+        return Environment(copy / "bin" / "python", environment.digest, copy)
+
+    async def _image_inputs(self, made: Made, environment: Environment) -> dict[str, JsonValue]:
+        return {"python": str(environment.python), "framework": self._framework}
+
+    async def _data_inputs(self, made: Made, environment: Environment) -> dict[str, JsonValue]:
+        run = await self._procedure(
+            "rows", environment, {"model": str(made.model), "workload": str(made.workload)}
+        )
+        return {
+            "model": str(made.model),
+            "workload": str(made.workload),
+            "rows": str(run.path),
+            "framework": self._framework,
+        }
+
+    async def _export_inputs(self, made: Made, environment: Environment) -> dict[str, JsonValue]:
+        run = await self._procedure("export", environment, {"model": str(made.model)})
+        export = run.path
+        if self._entry.plant.edit_export:
+            export = self._fresh("export")
+            await anyio.to_thread.run_sync(partial(shutil.copytree, run.output, export))
+            await self._edit(self._entry.plant.edit_export, export)
+        return {"original": str(made.model), "export": str(export), "framework": self._framework}
+
+    async def _procedure(self, name: str, environment: Environment, inputs: dict[str, str]) -> RunFolder:
+        report = self._steps.begin(f"running the framework's {name} procedure")
+        plant = self._entry.plant
+        hooks = (self._plant(plant.hook),) if plant.hook and self._corpus else ()
+        launch = Launch(
+            framework=self._framework,
+            procedure=name,
+            interpreter=environment.python,
+            inputs=inputs,
+            settings=plant.settings.get(name, {}),
+            plants=hooks,
+            time_limit_s=_JOB_LIMIT_S,
+            target={"framework": self._entry.framework, "model": "embedded release", "entry": self._entry.id},
+        )
+        what = [
+            name,
+            self._framework,
+            str(environment.path),
+            inputs,
+            launch.settings,
+            [str(h) for h in hooks],
+        ]
+        return await self._shared.once(json.dumps(what), partial(run, self._workspace, launch, report))
+
+    async def _check(self, name: CheckName, inputs: dict[str, JsonValue]) -> Verdict:
+        report = self._steps.begin(f"check {name}")
+        return await run_check(
+            self._workspace, name, inputs | self._entry.inputs.get(name, {}), progress=report
+        )
+
+    def _fresh(self, what: str) -> Path:
+        """A path of this entry where nothing lies."""
+        path = self._workspace.home / "example" / f"{self._entry.id}-{what}"
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+    def _plant(self, name: str) -> Path:
+        if self._corpus is None:
+            raise BadInput(f"entry {self._entry.id} plants {name} and no corpus holds it")
+        return self._corpus.plant_file(name)
+
+    async def _edit(self, script: str | None, target: Path) -> None:
+        """Run an edit script on files; one that fails or changes nothing planted nothing."""
+        if script is None:
+            return
+        before = _contents(target)
+        command = [sys.executable, "-I", str(self._plant(script)), str(target), *self._entry.plant.arguments]
+        with anyio.fail_after(_EDIT_LIMIT_S):
+            done = await anyio.run_process(
+                command, check=False, env=workers.clean_environment(os.environ), start_new_session=True
+            )
+        if done.returncode or _contents(target) == before:
+            said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it changed nothing"]
+            raise BadInput(f"plant {script} of entry {self._entry.id} did not do its work: {said[0]}")
+
+
+async def _build_release(folder: Path, spec: dict[str, Any], report: Progress) -> Made:
+    """Build beside the place and rename, so that a stopped build leaves nothing half-written there."""
+    temporary = folder.with_name(f"{folder.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    made = Made(folder / "release", folder / "workload.jsonl")
+    payload = {"model": str(temporary / "release"), "workload": str(temporary / "workload.jsonl"), **spec}
+    try:
+        await workers.call(
+            "plumbline_mcp.scan.example_release:build", payload, progress=report, timeout_s=_JOB_LIMIT_S
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return made
+
+
+def _key(spec: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _contents(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every plain file: what an edit has to change."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}

@@ -1,0 +1,183 @@
+"""Fault entries: data that says what to plant into a scan and where which check has to find it.
+
+A corpus is a folder with ``entries/<id>.toml``, ``plants/*.py`` (hooks that a job imports, and scripts that
+edit files) and ``packs/`` (connection packs of frameworks that only the corpus needs).
+"""
+
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, ValidationError, model_validator
+
+import checks
+from checks.errors import BadInput
+from checks.verdict import Frozen, Place
+from plumbline_mcp.errors import UsageError
+from plumbline_mcp.scan.example_release import ReleaseSpec
+
+CheckName = Literal["image", "data", "export"]
+ALL_CHECKS: tuple[CheckName, ...] = ("image", "data", "export")
+
+_MAX_ENTRY = 64 * 1024
+_FileName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*\.py$")]
+_Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+
+PATTERNS = {
+    1: "tokens or loss masks differ from the release",
+    2: "layers break under parallelism, packing or other kernels",
+    3: "failures depend on sequence length",
+    4: "optimizer updates are lost or misapplied",
+    5: "resumed state differs from the checkpoint",
+    6: "conversion alters the checkpoint",
+    7: "multi-node jobs hang or fail to launch",
+}
+"""The paper's seven patterns."""
+
+
+class Expected(Frozen):
+    """One problem that has to be found: a text in ``place`` may hold ``*``."""
+
+    check: CheckName
+    part: str
+    code: str
+    place: dict[str, str | int] = Field({}, description="fields of the place that have to be met")
+
+    @model_validator(mode="after")
+    def _known_fields(self) -> "Expected":
+        unknown = set(self.place) - set(Place.model_fields)
+        if unknown:
+            raise ValueError(f"a place has no field {', '.join(sorted(unknown))}")
+        return self
+
+    def holds_at(self, place: Place) -> bool:
+        """Whether a problem's place is the expected one."""
+        return all(_equal(wanted, getattr(place, field)) for field, wanted in self.place.items())
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{field} {value}" for field, value in self.place.items())
+        return f"{self.check}: {self.part}/{self.code}" + (f" at {where}" if where else "")
+
+
+def _equal(wanted: str | int, found: object) -> bool:
+    if isinstance(wanted, str):
+        return isinstance(found, str) and fnmatchcase(found, wanted)
+    return found == wanted
+
+
+class Plant(Frozen):
+    """How a fault gets in; several ways may be combined."""
+
+    hook: _FileName | None = Field(None, description="imported by the job before its framework runs")
+    edit_release: _FileName | None = Field(None, description="script run on the release before the scan")
+    edit_export: _FileName | None = Field(None, description="script run on a copy of the exported files")
+    edit_environment: _FileName | None = Field(None, description="script run on a copy of the environment")
+    arguments: tuple[str, ...] = Field((), description="further arguments of the edit script")
+    requirements: tuple[str, ...] = Field((), description="environment pins, in place of the pack's")
+    without_dependencies: tuple[str, ...] = Field((), description="installed last with --no-deps")
+    settings: dict[str, dict[str, JsonValue]] = Field({}, description="procedure to its settings")
+
+    @property
+    def for_job(self) -> bool:
+        """Whether it acts inside a job or on what a job is started with."""
+        return bool(self.hook or self.edit_release or self.requirements or self.settings)
+
+
+class FaultEntry(Frozen):
+    """One fault, or one clean counterpart that must raise no alarm."""
+
+    id: _Name
+    title: str = Field(max_length=120)
+    mechanism: str
+    pattern: int = Field(ge=1, le=7)
+    silent: bool = Field(description="whether training ends without an error")
+    source: str = Field(description="where the mechanism was met or reported")
+    clean: bool = False
+    quick: bool = Field(False, description="played by the test suite")
+    checks: tuple[CheckName, ...] = Field(ALL_CHECKS, min_length=1, description="what the scan runs")
+    framework: str = Field("transformers", pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
+    rows: int = Field(48, ge=1, le=1000, description="conversations of the embedded workload")
+    release: ReleaseSpec = ReleaseSpec()
+    plant: Plant = Plant()
+    inputs: dict[CheckName, dict[str, JsonValue]] = Field({}, description="further arguments of a check")
+    expect: tuple[Expected, ...] = ()
+    also: tuple[Expected, ...] = Field((), description="what follows from the fault and may be seen too")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "FaultEntry":
+        if self.clean == bool(self.expect):
+            raise ValueError("a fault names what has to be found, a clean entry names nothing")
+        missing = {expected.check for expected in self.expect} - set(self.checks)
+        if missing:
+            raise ValueError(f"expects a finding of {', '.join(sorted(missing))}, which it does not run")
+        return self
+
+
+class Corpus(Frozen):
+    """The entries of a folder and the folder itself."""
+
+    folder: Path
+    entries: tuple[FaultEntry, ...]
+
+    def entry(self, entry_id: str) -> FaultEntry:
+        """The entry of that id. Raises `UsageError` with the known ones."""
+        found = next((entry for entry in self.entries if entry.id == entry_id), None)
+        if found is None:
+            known = ", ".join(entry.id for entry in self.entries)
+            raise UsageError(
+                f"there is no fault entry {entry_id!r} in {self.folder}", f"known: {known}"[:600]
+            )
+        return found
+
+    def plant_file(self, name: str) -> Path:
+        """The file of a plant."""
+        return self.folder / "plants" / name
+
+    def framework(self, entry: FaultEntry) -> str:
+        """The pack of an entry: one of the corpus, or a built-in name."""
+        own = self.folder / "packs" / entry.framework
+        return str(own) if (own / "pack.toml").is_file() else entry.framework
+
+
+def default_corpus() -> Path:
+    """The corpus of this checkout."""
+    return Path(checks.__file__).parent.parent / "tests" / "faults"
+
+
+def load_corpus(folder: Path | None = None) -> Corpus:
+    """Read every entry. Raises `UsageError` (no corpus there) and `BadInput` (an entry that does not fit)."""
+    folder = (folder or default_corpus()).absolute()
+    paths = sorted((folder / "entries").glob("*.toml"))
+    if not paths:
+        raise UsageError(
+            f"no fault entries in {folder / 'entries'}",
+            "name a corpus with --corpus; the source checkout has one in tests/faults",
+        )
+    entries = tuple(_entry(path) for path in paths)
+    corpus = Corpus(folder=folder, entries=entries)
+    for path, entry in zip(paths, entries, strict=True):
+        _check_files(corpus, path, entry)
+    return corpus
+
+
+def _entry(path: Path) -> FaultEntry:
+    if path.stat().st_size > _MAX_ENTRY:
+        raise BadInput(f"{path} is larger than {_MAX_ENTRY} bytes", "an entry is one small file")
+    try:
+        return FaultEntry.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is no valid TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "entry"
+        raise BadInput(f"{path}: {where}: {first['msg']}", "CONTRIBUTING shows the fields") from error
+
+
+def _check_files(corpus: Corpus, path: Path, entry: FaultEntry) -> None:
+    if path.stem != entry.id:
+        raise BadInput(f"{path}: its id is {entry.id!r}", "name the file after the id")
+    plant = entry.plant
+    for name in (plant.hook, plant.edit_release, plant.edit_export, plant.edit_environment):
+        if name and not corpus.plant_file(name).is_file():
+            raise BadInput(f"{path}: there is no plants/{name}", "add the plant beside the entries")
