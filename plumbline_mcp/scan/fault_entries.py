@@ -15,7 +15,7 @@ import checks
 from checks.errors import BadInput
 from checks.verdict import Frozen, Place
 from plumbline_mcp.errors import UsageError
-from plumbline_mcp.scan.example_release import ReleaseSpec
+from plumbline_mcp.scan.example_spec import ReleaseSpec
 
 CheckName = Literal["image", "data", "export"]
 ALL_CHECKS: tuple[CheckName, ...] = ("image", "data", "export")

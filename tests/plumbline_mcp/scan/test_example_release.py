@@ -15,7 +15,8 @@ import tokenizers
 from safetensors import safe_open
 
 from checks.check import silent
-from plumbline_mcp.scan.example_release import ReleaseSpec, build, write_release
+from plumbline_mcp.scan.example_release import build, write_release
+from plumbline_mcp.scan.example_spec import ReleaseSpec
 from plumbline_mcp.scan.example_workload import conversations
 
 _BUILD = """
@@ -89,10 +90,10 @@ def _bytes(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 def test_values_are_rounded_to_bfloat16_as_torch_does() -> None:
     import torch
 
-    from plumbline_mcp.scan.example_weights import _bfloat16
+    from plumbline_mcp.scan.example_storage import bfloat16
 
     values = np.random.default_rng(1).standard_normal(4096).astype(np.float32)
-    ours = np.frombuffer(_bfloat16(values).data, np.int16)
+    ours = np.frombuffer(bfloat16(values).data, np.int16)
     theirs = torch.from_numpy(values).to(torch.bfloat16).view(torch.int16).numpy()
     assert np.array_equal(ours, theirs)
 
