@@ -2,7 +2,6 @@
 
 import typer
 
-
 NAME = "faults"
 
 

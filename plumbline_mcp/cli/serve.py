@@ -6,7 +6,6 @@ import typer
 
 from plumbline_mcp.cli.options import Home
 
-
 NAME = "serve"
 
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 import checks
 from approvals.visible import visible, visible_line
-from checks.verdict import Caught, Outcome
+from checks.verdict import Caught, Outcome, Place
 from plumbline_mcp.report.plots import figures
 from plumbline_mcp.report.summary import Report
 
@@ -55,6 +55,7 @@ def _environment(*, autoescape: bool, finalize: Any) -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {"sign": _SIGNS.__getitem__, "words": _words, "size": _size, "number": _number}
+    environment.filters["fields"] = _fields
     return environment
 
 
@@ -75,6 +76,11 @@ def _text(value: Any) -> str:
 
 def _words(value: str) -> str:
     return str(value).replace("_", " ")
+
+
+def _fields(place: Place) -> list[tuple[str, object]]:
+    """The fields that say where, by name."""
+    return list(place.model_dump(exclude_none=True).items())
 
 
 def _size(count: int) -> str:

@@ -74,6 +74,8 @@ def _bounds(section: Section) -> Figure | None:
         return None
     ratios = [max(_ratio(m) or 0.0, 1e-6) for _, m in found]
 
+    from matplotlib.ticker import NullLocator
+
     def draw(axes: Any) -> None:
         heights = range(len(found))
         for height, ratio in zip(heights, ratios, strict=True):
@@ -82,6 +84,8 @@ def _bounds(section: Section) -> Figure | None:
             axes.plot([ratio], [height], marker="X" if ratio > 1 else "o", color=colour, markersize=7)
         axes.axvline(1, color=_INK, linewidth=1.2, linestyle=(0, (4, 2)))
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda ratio, _: f"{ratio:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlim(min(min(ratios) / 3, 0.01), max(max(ratios) * 3, 10))
         axes.set_yticks(heights, [_label(f"{part}: {m.name}") for part, m in found])
         axes.set_ylim(len(found) - 0.5, -0.5)
@@ -93,43 +97,42 @@ def _bounds(section: Section) -> Figure | None:
 
 def _rows(section: Section) -> Figure | None:
     """Problems by row and token: a stripe, a column or a cloud each points to another cause."""
-    places = [
+    found = [
         (group.code, problem)
         for group in section.groups
         for problem in group.problems
         if _row(problem) is not None
     ]
+    level = next(
+        (n for n in ("token", "turn", "epoch") if any(_at(p, n) is not None for _, p in found)), None
+    )
+    places = [(code, p) for code, p in found if level is None or _at(p, level) is not None]
     if len({_row(problem) for _, problem in places}) < _FEWEST_PLACES:
         return None
-    level = next(
-        (name for name in ("token", "turn", "epoch") if any(_at(p, name) is not None for _, p in places)),
-        None,
-    )
+    from matplotlib.ticker import MaxNLocator
 
     def draw(axes: Any) -> None:
         for code, marker in zip(dict.fromkeys(code for code, _ in places), _MARKERS * 8, strict=False):
             chosen = [problem for met, problem in places if met == code]
-            colour = _FAIL if chosen[0].outcome is Outcome.FAIL else _UNDECIDED
-            heights = [(_at(problem, level) or 0) if level else 0 for problem in chosen]
             axes.scatter(
                 [_row(problem) for problem in chosen],
-                heights,
+                [_at(problem, level) or 0 if level else 0 for problem in chosen],
                 marker=marker,
                 s=34,
                 facecolors="none",
-                edgecolors=colour,
+                edgecolors=_FAIL if chosen[0].outcome is Outcome.FAIL else _UNDECIDED,
                 linewidths=1.4,
-                label=code,
+                label=_label(code),
             )
         axes.set_xlabel("row of the workload")
         axes.set_ylabel(level or "")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         if level is None:
             axes.set_yticks([])
-        else:
-            axes.set_ylim(bottom=-0.5)
-        axes.legend(loc="upper left", bbox_to_anchor=(0, 1.16), ncols=4, handletextpad=0.2)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, handletextpad=0.2)
 
-    caption = f"Where the {len(places)} listed problems with a row are: row by {level or 'kind'}."
+    caption = f"Where {len(places)} of the listed problems are: row of the workload by {level or 'kind'}."
     return Figure(caption, _drawn(draw, height=2.9, seed=section.verdict.id + "rows"))
 
 

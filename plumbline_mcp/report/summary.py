@@ -45,6 +45,10 @@ class Section:
     measurements: tuple[tuple[str, Measurement], ...]
     limits: tuple[str, ...]
 
+    def measured_by(self, field: str) -> bool:
+        """Whether any measurement fills this field (else its column is left out)."""
+        return any(getattr(measurement, field) for _, measurement in self.measurements)
+
     @property
     def listed(self) -> int:
         """How many problems are listed."""
@@ -73,12 +77,13 @@ class Report:
     @property
     def headline(self) -> str:
         """The outcome as one sentence."""
-        names = _names(s.verdict.check for s in self.sections if s.verdict.outcome is self.outcome)
+        names = dict.fromkeys(s.verdict.check for s in self.sections if s.verdict.outcome is self.outcome)
+        checks_named = f"the {_listed(names)} check{'s' if len(names) > 1 else ''}"
         return {
-            Outcome.PASS: f"Everything that was judged holds: {names}.",
-            Outcome.FAIL: f"Training as it runs here is wrong: {names} failed.",
-            Outcome.INCONCLUSIVE: f"No fault was found, but {names} could not decide.",
-            Outcome.NOT_EVALUATED: f"No fault was found, but {names} had not what is needed to judge.",
+            Outcome.PASS: f"Everything that {checks_named} judged holds.",
+            Outcome.FAIL: f"Something is wrong: {checks_named} failed.",
+            Outcome.INCONCLUSIVE: f"No fault was found, but {checks_named} could not decide.",
+            Outcome.NOT_EVALUATED: f"No fault was found, but {checks_named} lacked what is needed to judge.",
         }[self.outcome]
 
 
@@ -165,12 +170,13 @@ def _because(reason: str) -> str:
 
 
 def _shared_target(verdicts: Sequence[Verdict]) -> Facts:
-    """The facts of the target on which no two verdicts disagree."""
-    values: dict[str, set[str]] = {}
+    """The facts of the target that verdicts have in common; what only one of several states stays with it."""
+    values: dict[str, list[str]] = {}
     for verdict in verdicts:
         for name, value in verdict.target.items():
-            values.setdefault(name, set()).add(value)
-    return tuple((name, next(iter(met))) for name, met in values.items() if len(met) == 1)
+            values.setdefault(name, []).append(value)
+    fewest = min(2, len(verdicts))
+    return tuple((name, met[0]) for name, met in values.items() if len(met) >= fewest and len(set(met)) == 1)
 
 
 def _same(texts: Iterable[str | None]) -> str | None:
@@ -183,6 +189,6 @@ def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in texts if text))
 
 
-def _names(names: Iterable[str]) -> str:
-    *first, last = dict.fromkeys(names)
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
