@@ -21,8 +21,8 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from checks.check import Progress, silent
-from checks.errors import BadInput, NotEvaluated
 from plumbline_mcp.engines.pip import install
+from plumbline_mcp.errors import BuildError, UsageError
 
 BUILDER_FORMAT = 1
 """Part of every digest: raised when the builder lays environments out differently."""
@@ -78,8 +78,8 @@ def build(
     """Build the environment, or take it from the cache. Blocks; run it in a thread beside an event loop.
 
     ``without_dependencies`` are installed last and alone (pip's ``--no-deps``), whatever their metadata asks.
-    ``python`` is the interpreter whose torch is linked, by default the running one. Raises `BadInput`
-    (a requirement or interpreter that cannot be used) and `NotEvaluated` (pip or the disk failed).
+    ``python`` is the interpreter whose torch is linked, by default the running one. Raises `UsageError`
+    (a requirement or interpreter that cannot be used) and `BuildError` (pip or the disk failed).
     """
     wanted, alone = _parsed(requirements), _parsed(without_dependencies)
     base = _describe(python or Path(sys.executable))
@@ -114,16 +114,18 @@ def _parsed(requirements: Sequence[str]) -> list[str]:
         try:
             requirement = Requirement(text)
         except InvalidRequirement as error:
-            raise BadInput(f"{text!r} is no requirement: {error}", "write it as name==version") from error
+            raise UsageError(f"{text!r} is no requirement: {error}", "write it as name==version") from error
         if requirement.url and not requirement.url.split("#")[0].endswith(".whl"):
-            raise BadInput(f"{text!r} would be built from source", "name a wheel: only wheels are installed")
+            raise UsageError(
+                f"{text!r} would be built from source", "name a wheel: only wheels are installed"
+            )
         found.add(str(requirement))
     return sorted(found)
 
 
 def _describe(python: Path) -> _Base:
     if not os.access(python, os.X_OK):
-        raise BadInput(
+        raise UsageError(
             f"{python} is no interpreter that can be started", "name a Python, e.g. .venv/bin/python"
         )
     try:
@@ -132,9 +134,9 @@ def _describe(python: Path) -> _Base:
         )
         facts = json.loads(answer.stdout)
     except (subprocess.SubprocessError, OSError, ValueError) as error:
-        raise BadInput(f"{python} does not answer as a Python interpreter: {error}") from error
+        raise UsageError(f"{python} does not answer as a Python interpreter: {error}") from error
     if facts["torch"] is None:
-        raise BadInput(f"{python} has no torch to build on", f"install one: {python} -m pip install torch")
+        raise UsageError(f"{python} has no torch to build on", f"install one: {python} -m pip install torch")
     return _Base(python, facts["python"], facts["machine"], facts["torch"], Path(facts["site"]))
 
 
@@ -214,7 +216,7 @@ def _interpreter(path: Path, base: _Base) -> None:
     answer = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if answer.returncode:
         last = (answer.stderr or answer.stdout).strip().splitlines()[-1:]
-        raise NotEvaluated(
+        raise BuildError(
             f"{base.executable} cannot make a virtual environment: {' '.join(last)}",
             "install Python's venv module, or name another interpreter",
         )
@@ -235,7 +237,7 @@ def _link_torch(base: _Base, site: Path) -> list[Path]:
 def _check_links(links: list[Path]) -> None:
     changed = [link.name for link in links if not link.is_symlink()]
     if changed:
-        raise NotEvaluated(
+        raise BuildError(
             f"a requirement replaced {', '.join(changed)}, which this environment shares with its base",
             "choose requirements that accept the base's torch",
         )
@@ -254,8 +256,8 @@ def _write_complete(path: Path, content: dict[str, object]) -> None:
     temporary.rename(path / _COMPLETE)
 
 
-def _no_disk(path: Path, error: OSError) -> NotEvaluated:
-    return NotEvaluated(
+def _no_disk(path: Path, error: OSError) -> BuildError:
+    return BuildError(
         f"the environment cannot be written to {path.parent}: {error.strerror or error}",
         "free space there, or set XDG_CACHE_HOME to a folder with a few hundred megabytes",
     )

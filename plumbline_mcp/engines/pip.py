@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from checks.check import Progress
-from checks.errors import NotEvaluated
+from plumbline_mcp.errors import BuildError
 
 TIME_LIMIT_S = 3600
 """After this long pip is stopped: a mirror that never answers must not hang a scan."""
@@ -22,7 +22,7 @@ _REDIRECTS = ("TARGET", "PREFIX", "ROOT", "USER", "PYTHON", "DRY_RUN", "REQUIREM
 def install(
     python: Path, requirements: Sequence[str], options: Sequence[str], lock: int, progress: Progress
 ) -> None:
-    """Install wheels into the environment of ``python``. Raises `NotEvaluated` with pip's own last error.
+    """Install wheels into the environment of ``python``. Raises `BuildError` with pip's own last error.
 
     ``lock`` is a descriptor that pip inherits, so that it stays locked while pip writes, even without us.
     """
@@ -63,7 +63,7 @@ def _pip() -> list[str]:
     for folder in bundled.submodule_search_locations or [] if bundled else []:
         for wheel in sorted(Path(folder, "_bundled").glob("pip-*.whl")):
             return [str(wheel / "pip")]
-    raise NotEvaluated(
+    raise BuildError(
         f"{sys.executable} has no pip to build an environment with",
         f"install it ({sys.executable} -m ensurepip), or name a ready interpreter",
     )
@@ -89,7 +89,7 @@ def _follow(process: "subprocess.Popen[str]", progress: Progress) -> deque[str]:
     return tail
 
 
-def _failed(requirements: Sequence[str], tail: deque[str], code: int) -> NotEvaluated:
+def _failed(requirements: Sequence[str], tail: deque[str], code: int) -> BuildError:
     errors = [line for line in tail if line.startswith("ERROR:")] or list(tail)
     said = errors[-1].removeprefix("ERROR:").strip() if errors else f"exit code {code}"
     full = "No space left on device" in " ".join(tail)
@@ -98,4 +98,4 @@ def _failed(requirements: Sequence[str], tail: deque[str], code: int) -> NotEval
         if full
         else "check the versions and that pip reaches an index (PIP_INDEX_URL, PIP_FIND_LINKS)"
     )
-    return NotEvaluated(f"pip could not install {', '.join(requirements)[:200]}: {said[:300]}", step)
+    return BuildError(f"pip could not install {', '.join(requirements)[:200]}: {said[:300]}", step)

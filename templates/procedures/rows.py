@@ -9,10 +9,13 @@ from pathlib import Path
 
 HOOKS = Path(__file__).absolute().parent
 sys.path.append(str(HOOKS))
+sys.dont_write_bytecode, WRITE = True, sys.dont_write_bytecode  # nothing is written beside the hooks
 
 from plumbline_recorder.environment_record import write_environment  # noqa: E402 - after the path is set
 from plumbline_recorder.procedure import Procedure  # noqa: E402
 from plumbline_recorder.rows_writer import RowsWriter  # noqa: E402
+
+sys.dont_write_bytecode = WRITE
 
 
 def main() -> None:

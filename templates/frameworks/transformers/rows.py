@@ -16,6 +16,7 @@ from transformers import (
 )
 
 IGNORED = -100
+SPEAKERS = {"human": "user", "gpt": "assistant"}
 
 
 class LoggedRows(torch.utils.data.Dataset):
@@ -81,16 +82,28 @@ def read_workload(path: str) -> "list[dict]":
         return [json.loads(line) for line in file if line.strip()]
 
 
-def conversation_of(row: dict, columns: "dict[str, str]") -> "tuple[list, list | None]":
+def conversation_of(row: dict, columns: "dict[str, str]") -> "tuple[list[dict], list | None]":
     """Messages and tools of a workload row, from the columns that the recipe names."""
     if "prompt" in columns:
-        system = columns.get("system")
-        messages = [{"role": "system", "content": row[system]}] if system and row.get(system) else []
-        messages.append({"role": "user", "content": row[columns["prompt"]]})
-        messages.append({"role": "assistant", "content": row[columns["response"]]})
+        messages = [
+            {"role": "user", "content": row[columns["prompt"]]},
+            {"role": "assistant", "content": row[columns["completion"]]},
+        ]
     else:
-        messages = row[columns.get("messages", "messages")]
-    return messages, row.get(columns.get("tools", "tools"))
+        named = columns.get("messages") or ("messages" if "messages" in row else "conversations")
+        messages = [as_message(entry) for entry in row[named]]
+    system = row.get(columns.get("system", "system"))
+    if system and messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": system}, *messages]
+    tools = row.get(columns.get("tools", "tools"))
+    return messages, json.loads(tools) if isinstance(tools, str) and tools else tools
+
+
+def as_message(entry: dict) -> dict:
+    """A message in the form that chat templates read; ShareGPT names its speakers otherwise."""
+    if "from" not in entry:
+        return entry
+    return {"role": SPEAKERS.get(entry["from"], entry["from"]), "content": entry["value"]}
 
 
 def encode(tokenizer: object, conversations: "list[dict]", settings: dict, progress: object) -> "list[dict]":
