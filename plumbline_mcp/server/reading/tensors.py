@@ -1,0 +1,102 @@
+"""Reads names, shapes, dtypes, values and digests of safetensors in a worker."""
+
+import difflib
+import math
+from pathlib import Path
+from typing import Any
+
+from approvals.visible import visible_line
+from checks.check import Progress
+from checks.errors import BadInput
+from checks.references.checkpoints.folder import open_checkpoint
+from checks.references.checkpoints.formats import decode
+from checks.references.checkpoints.header import Unreadable, read_header
+from checks.references.checkpoints.tensors import FileSource, Tensor
+
+_NAME_LIMIT = 300
+
+
+def list_tensors(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """``payload``: path, contains, skip, limit. Returns ``total`` and the ``tensors`` from ``skip`` on."""
+    tensors = _open(Path(payload["path"]))
+    wanted = payload["contains"].lower()
+    found = sorted(name for name in tensors if wanted in name.lower())
+    chosen = found[payload["skip"] : payload["skip"] + payload["limit"]]
+    return {
+        "total": len(found),
+        "bytes": sum(tensors[name].nbytes for name in found),
+        "tensors": [_described(tensors[name]) for name in chosen],
+    }
+
+
+def read_tensor(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """``payload``: path, tensor, first, count. Returns the tensor's digest and values in row-major order."""
+    tensors = _open(Path(payload["path"]))
+    tensor = tensors.get(payload["tensor"])
+    if tensor is None:
+        raise _unknown(payload["tensor"], tensors)
+    first = payload["first"]
+    if first and first >= tensor.size:
+        raise BadInput(
+            f"the tensor has {tensor.size} elements, none at {first}", f"use first below {tensor.size}"
+        )
+    progress(0, 1, f"hashing {tensor.nbytes} bytes")
+    try:
+        digest = tensor.digest()
+        values = _values(tensor, first, min(tensor.size, first + payload["count"]))
+    except Unreadable as error:
+        raise BadInput(str(error)) from error
+    return {"tensor": _described(tensor), "digest": digest, "first": first, "values": values}
+
+
+def _open(path: Path) -> dict[str, Tensor]:
+    """Tensors by name of a checkpoint folder or of one file. Raises `BadInput`."""
+    try:
+        if path.is_dir():
+            return open_checkpoint(path).tensors
+        header = read_header(path)
+    except FileNotFoundError as error:
+        raise BadInput(str(error), "name a checkpoint folder or a safetensors file") from error
+    except Unreadable as error:
+        raise BadInput(
+            f"cannot read {path}: {error}", "name a checkpoint folder or a safetensors file"
+        ) from error
+    return {
+        entry.name: Tensor(entry.name, entry.dtype, entry.shape, FileSource(path, entry.begin), path.name)
+        for entry in header.entries.values()
+    }
+
+
+def _described(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "untrusted_name": visible_line(tensor.name, _NAME_LIMIT),
+        "dtype": tensor.dtype,
+        "shape": list(tensor.shape),
+        "bytes": tensor.nbytes,
+        "untrusted_file": visible_line(tensor.file, _NAME_LIMIT),
+    }
+
+
+def _values(tensor: Tensor, first: int, last: int) -> list[float | str]:
+    if tensor.format.bits % 8:
+        raise BadInput(f"elements of {tensor.dtype} are smaller than a byte", "read the raw file instead")
+    codes = tensor.codes(first, last)
+    if tensor.format.is_float:
+        return [_number(value) for value in decode(codes, tensor.format).tolist()]
+    signed = tensor.dtype.startswith("I")
+    integers: list[float | str] = codes.view(
+        codes.dtype.str.replace("u", "i") if signed else codes.dtype
+    ).tolist()
+    return integers
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _unknown(name: str, tensors: dict[str, Tensor]) -> BadInput:
+    near = difflib.get_close_matches(name, tensors, n=3, cutoff=0.0)
+    shown = ", ".join(visible_line(one, 100) for one in near)
+    return BadInput(
+        f"there is no tensor {name[:200]!r}", f"the nearest are {shown}" if near else "the file is empty"
+    )

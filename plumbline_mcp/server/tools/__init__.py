@@ -1,0 +1,1 @@
+"""One file a toolset; each has ``add_tools(toolset)``."""

@@ -1,0 +1,175 @@
+"""Stored verdicts, and the version that judged."""
+
+import platform
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from checks.verdict import Outcome, Verdict
+from plumbline_mcp.errors import UsageError
+from plumbline_mcp.server import cursors
+from plumbline_mcp.server.links import verdict_links
+from plumbline_mcp.server.located import known_verdict
+from plumbline_mcp.server.toolset import Linked, Toolset
+from plumbline_mcp.server.views import (
+    RESULT_LIMIT,
+    Page,
+    VerdictView,
+    View,
+    line,
+    size,
+    summary,
+    take,
+    verdict_view,
+)
+
+_PAGE = 50
+
+
+class VerdictRow(View):
+    """One line of the list."""
+
+    id: str
+    check: str
+    outcome: Outcome
+    summary: str
+    untrusted_target: str
+    run_id: str | None
+    created: str
+    system_version: str
+
+
+class VerdictList(Page):
+    """Verdicts, newest first."""
+
+    verdicts: tuple[VerdictRow, ...]
+
+
+class VersionView(View):
+    """What judges here. Two installs with the same ``system_version`` judge alike."""
+
+    system_version: str
+    release: str
+    digest: str = Field(description="over every shipped file and the pins")
+    frozen: bool
+    files: int
+    pins: dict[str, str] = Field(description="versions of the reference libraries")
+    python: str
+
+
+def add_tools(toolset: Toolset) -> None:
+    """Add ``verdict_list``, ``verdict_show`` and ``version_show``."""
+
+    def verdict_list(
+        check: Annotated[str | None, Field(description="only of this check")] = None,
+        outcome: Annotated[Outcome | None, Field(description="only with this outcome")] = None,
+        cursor: str | None = None,
+    ) -> VerdictList:
+        """List stored verdicts, newest first, one line each. Next: verdict_show(verdict_id=...)."""
+        return _listed(toolset, check, outcome, cursor)
+
+    def verdict_show(
+        verdict_id: Annotated[str, Field(description="e.g. data-0007")],
+        part: Annotated[str | None, Field(description="only the problems of this part, e.g. labels")] = None,
+        cursor: str | None = None,
+    ) -> Linked:
+        """Show one verdict: parts, measured values against bounds, problems with their place, reference."""
+        return _shown(toolset, verdict_id, part, cursor)
+
+    toolset.add(verdict_list, VerdictList, title="List verdicts")
+    toolset.add(verdict_show, VerdictView, title="Show a verdict")
+    toolset.add(version_show, VersionView, title="Show the system version")
+
+
+def version_show() -> VersionView:
+    """Show the version that judges: release, digest over every shipped file, reference libraries."""
+    from plumbline_mcp.version import system_version
+
+    version = system_version()
+    return VersionView(
+        system_version=str(version),
+        release=version.release,
+        digest=version.digest,
+        frozen=version.frozen,
+        files=len(version.files),
+        pins=version.pins,
+        python=platform.python_version(),
+    )
+
+
+def shown(verdict: Verdict) -> Linked:
+    """A verdict as a check's answer: its first problems, its links and the one next call."""
+    view = verdict_view(verdict)
+    return Linked(_continued(view, verdict, None, 0), verdict_links(verdict))
+
+
+def _shown(toolset: Toolset, verdict_id: str, part: str | None, cursor: str | None) -> Linked:
+    verdict = known_verdict(toolset, verdict_id).verdict
+    names = [known.name for known in verdict.parts]
+    if part is not None and part not in names:
+        raise UsageError(f"{verdict_id} has no part {part!r}", f"its parts are {', '.join(names) or 'none'}")
+    skip = cursors.offset(cursor, "verdict_show", {"verdict_id": verdict_id, "part": part})
+    view = verdict_view(verdict, part, skip)
+    return Linked(_continued(view, verdict, part, skip), verdict_links(verdict))
+
+
+def _continued(view: VerdictView, verdict: Verdict, part: str | None, skip: int) -> VerdictView:
+    """The view with its cursor and its next call."""
+    if not view.truncated:
+        return view.model_copy(update={"next": _next(verdict)})
+    arguments = {"verdict_id": verdict.id, "part": part}
+    cursor = cursors.encode("verdict_show", arguments, skip + len(view.problems))
+    named = ", ".join(f'{name}="{value}"' for name, value in arguments.items() if value)
+    return view.model_copy(
+        update={
+            "cursor": cursor,
+            "next": f'verdict_show({named}, cursor="{cursor}"), or name one part to narrow',
+        }
+    )
+
+
+def _next(verdict: Verdict) -> str:
+    if verdict.outcome is Outcome.PASS:
+        return "scan_status()"
+    if verdict.outcome is Outcome.FAIL and verdict.check == "data":
+        return "rows_read(rows=..., first=<sequence of the first problem>, count=1) shows the row"
+    if verdict.outcome is Outcome.FAIL and verdict.check == "export":
+        return "tensors_read(path=..., tensor=<tensor of the first problem>) shows the values"
+    return f"check_{verdict.check}(...) again, after next_step"
+
+
+def _listed(toolset: Toolset, check: str | None, outcome: Outcome | None, cursor: str | None) -> VerdictList:
+    arguments = {"check": check, "outcome": outcome}
+    after = cursors.decode(cursor, "verdict_list", arguments)
+    stored = toolset.workspace.verdicts(check=check, outcome=outcome, limit=_PAGE + 1, after=_text(after))
+    head = VerdictList(verdicts=(), total=toolset.workspace.verdict_count(check=check, outcome=outcome))
+    rows = take((_row(one.verdict, one.created) for one in stored[:_PAGE]), RESULT_LIMIT - size(head) - 500)
+    more = len(rows) < len(stored)
+    return head.model_copy(
+        update={
+            "verdicts": tuple(rows),
+            "truncated": more,
+            "cursor": cursors.encode("verdict_list", arguments, stored[len(rows) - 1].verdict.id)
+            if more
+            else None,
+            "next": f'verdict_show(verdict_id="{stored[0].verdict.id}")' if stored else "scan_status()",
+        }
+    )
+
+
+def _text(position: int | str | None) -> str | None:
+    return None if position is None else str(position)
+
+
+def _row(verdict: Verdict, created: str) -> VerdictRow:
+    target: dict[str, Any] = dict(verdict.target)
+    return VerdictRow(
+        id=verdict.id,
+        check=verdict.check,
+        outcome=verdict.outcome,
+        summary=summary(verdict),
+        untrusted_target=line(", ".join(f"{name} {value}" for name, value in target.items())),
+        run_id=verdict.run_id,
+        created=created,
+        system_version=verdict.system_version,
+    )

@@ -1,0 +1,152 @@
+"""Makes tools of functions: truthful annotations, strict arguments, foreseen failures as tool errors."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools.base import Tool
+from mcp.types import CallToolResult, ResourceLink, TextContent, ToolAnnotations
+from pydantic import BaseModel
+
+from approvals.visible import visible_line
+from checks.errors import CheckError
+from plumbline_mcp.errors import PlumblineError
+from plumbline_mcp.server.running import RunningChecks
+
+if TYPE_CHECKING:
+    from plumbline_mcp.workspace import Workspace
+
+ERROR_LIMIT = 800
+
+READS = ToolAnnotations(
+    read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+)
+JUDGES = ToolAnnotations(
+    read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False
+)
+"""A check changes none of its inputs; each call stores one more verdict."""
+
+
+class Linked:
+    """An answer with links to raw records beside it."""
+
+    def __init__(self, view: BaseModel, links: list[ResourceLink]) -> None:
+        self.view = view
+        self.links = links
+
+
+class Toolset:
+    """Collects the tools of one server; holds the workspace, which the first tool that needs it opens."""
+
+    def __init__(self, home: Path | None) -> None:
+        self._home = home
+        self.tools: list[Tool] = []
+        self.running = RunningChecks()
+        self._workspace: Workspace | None = None
+
+    @property
+    def workspace(self) -> "Workspace":
+        """The open workspace. Raises `WorkspaceError`."""
+        if self._workspace is None:
+            from plumbline_mcp.workspace import Workspace  # sqlite-utils takes a fifth of a second to import
+
+            self._workspace = Workspace.open(self._home)
+        return self._workspace
+
+    def add(
+        self,
+        function: Callable[..., Any],
+        answer: type[BaseModel],
+        *,
+        title: str,
+        annotations: ToolAnnotations = READS,
+        name: str | None = None,
+        description: str | None = None,
+        parameters: list[inspect.Parameter] | None = None,
+    ) -> None:
+        """Make a tool of a function that returns ``answer`` (or `Linked`); its docstring is the description.
+
+        ``parameters`` stands for the function's own where those are generated.
+        """
+        tool = Tool.from_function(
+            _wrapped(function, answer, parameters),
+            name=name or function.__name__,
+            title=title,
+            description=description or inspect.getdoc(function),
+            annotations=annotations,
+            structured_output=True,
+        )
+        metadata = tool.fn_metadata
+        metadata.arg_model.model_config["extra"] = "forbid"  # else a misspelled argument is ignored
+        metadata.arg_model.model_rebuild(force=True)
+        tool.parameters = untitled(metadata.arg_model.model_json_schema(by_alias=True))
+        metadata.output_schema = untitled(metadata.output_schema or {})
+        self.tools.append(tool)
+
+
+def _wrapped(
+    function: Callable[..., Any], answer: type[BaseModel], parameters: list[inspect.Parameter] | None
+) -> Callable[..., Any]:
+    """The function with its failures foreseen and its answer in the wire's form; sync stays sync."""
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call(*args: Any, **arguments: Any) -> CallToolResult:
+            try:
+                return _result(await function(*args, **arguments))
+            except (CheckError, PlumblineError) as error:
+                raise foreseen(error) from error
+    else:
+
+        @functools.wraps(function)
+        def call(*args: Any, **arguments: Any) -> CallToolResult:
+            try:
+                return _result(function(*args, **arguments))
+            except (CheckError, PlumblineError) as error:
+                raise foreseen(error) from error
+
+    own = inspect.signature(function, eval_str=True)
+    returns = Annotated[CallToolResult, answer]
+    call.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=parameters or list(own.parameters.values()), return_annotation=returns
+    )
+    return call
+
+
+def foreseen(error: CheckError | PlumblineError) -> ToolError:
+    """The tool error of a foreseen failure: what happened, then the next step."""
+    text = visible_line(error.message, ERROR_LIMIT)
+    return ToolError(
+        f"{text}. Next: {visible_line(error.next_step, ERROR_LIMIT)}" if error.next_step else text
+    )
+
+
+def _result(answer: BaseModel | Linked) -> CallToolResult:
+    """Structured content, and the same JSON as text for clients that read only that (not indented)."""
+    view, links = (answer.view, answer.links) if isinstance(answer, Linked) else (answer, [])
+    return CallToolResult(
+        content=[TextContent(type="text", text=view.model_dump_json()), *links],
+        structured_content=view.model_dump(mode="json"),
+    )
+
+
+def untitled(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema without the titles that pydantic makes of the field names: a third of its size."""
+    return {
+        key: _untitled_value(key, value)
+        for key, value in schema.items()
+        if not (key == "title" and isinstance(value, str))
+    }
+
+
+def _untitled_value(key: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        if key in {"properties", "$defs"}:
+            return {name: untitled(part) for name, part in value.items()}
+        return untitled(value)
+    if isinstance(value, list):
+        return [untitled(item) if isinstance(item, dict) else item for item in value]
+    return value
