@@ -26,7 +26,8 @@ from checks.references.packs import load_pack
 from checks.verdict import Verdict
 from plumbline_mcp import workers
 from plumbline_mcp.engines.environments import Environment, build
-from plumbline_mcp.engines.foreground import Launch, run
+from plumbline_mcp.engines.foreground import run
+from plumbline_mcp.engines.launching import Launch
 from plumbline_mcp.scan.fault_entries import CheckName, Corpus, FaultEntry
 from plumbline_mcp.scan.service import run_check
 from plumbline_mcp.workspace import Workspace
@@ -173,7 +174,7 @@ class _Scan:
             settings=plant.settings.get(name, {}),
             plants=hooks,
             time_limit_s=_JOB_LIMIT_S,
-            target={"framework": self._entry.framework, "model": "embedded release", "entry": self._entry.id},
+            target={"model": "embedded release"},
         )
         what = [
             name,

@@ -70,18 +70,12 @@ class Plant(Frozen):
     """How a fault gets in; several ways may be combined."""
 
     hook: _FileName | None = Field(None, description="imported by the job before its framework runs")
-    edit_release: _FileName | None = Field(None, description="script run on the release before the scan")
     edit_export: _FileName | None = Field(None, description="script run on a copy of the exported files")
     edit_environment: _FileName | None = Field(None, description="script run on a copy of the environment")
     arguments: tuple[str, ...] = Field((), description="further arguments of the edit script")
     requirements: tuple[str, ...] = Field((), description="environment pins, in place of the pack's")
     without_dependencies: tuple[str, ...] = Field((), description="installed last with --no-deps")
     settings: dict[str, dict[str, JsonValue]] = Field({}, description="procedure to its settings")
-
-    @property
-    def for_job(self) -> bool:
-        """Whether it acts inside a job or on what a job is started with."""
-        return bool(self.hook or self.edit_release or self.requirements or self.settings)
 
 
 class FaultEntry(Frozen):
@@ -178,6 +172,6 @@ def _check_files(corpus: Corpus, path: Path, entry: FaultEntry) -> None:
     if path.stem != entry.id:
         raise BadInput(f"{path}: its id is {entry.id!r}", "name the file after the id")
     plant = entry.plant
-    for name in (plant.hook, plant.edit_release, plant.edit_export, plant.edit_environment):
+    for name in (plant.hook, plant.edit_export, plant.edit_environment):
         if name and not corpus.plant_file(name).is_file():
             raise BadInput(f"{path}: there is no plants/{name}", "add the plant beside the entries")
