@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from plumbline_mcp.cli.options import EXIT_CODES, Home, Json, Quiet, exit_code
+from plumbline_mcp.cli.options import EXIT_CODES, Home, Json, Quiet, exit_code, paragraphs
 
 _HELP = f"""Run one check on your own files: no task, no signature, no queue.
 
@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(
         typer.Typer(cls=CheckGroup, add_completion=False, rich_markup_mode="rich"),
         name=NAME,
-        help=_HELP,
+        help=paragraphs(_HELP),
         short_help="Run one check on your own files.",
         no_args_is_help=False,
     )
@@ -83,8 +83,7 @@ _TimeLimit = Annotated[
         "--time-limit",
         min=1,
         metavar="SECONDS",
-        help="Stop after this long; the verdict is then inconclusive.",
-        show_default="4 hours",
+        help="Stop after this long (4 hours by default); the verdict is then inconclusive.",
     ),
 ]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from plumbline_mcp.cli.options import ExitCode, Home, Json
+from plumbline_mcp.cli.options import ExitCode, Home, Json, paragraphs
 
 if TYPE_CHECKING:
     from plumbline_mcp.workspace import Workspace
@@ -35,7 +35,9 @@ NAME = "doctor"
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command(name=NAME, short_help="Check this installation and workspace.")(doctor)
+    app.command(
+        name=NAME, help=paragraphs(doctor.__doc__), short_help="Check this installation and workspace."
+    )(doctor)
 
 
 def doctor(json_output: Json = False, home: Home = None) -> int:

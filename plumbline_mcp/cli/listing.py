@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plumbline_mcp.cli.options import Home, Json
+from plumbline_mcp.cli.options import Home, Json, paragraphs
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,14 +36,20 @@ NAME = "list"
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command(name=NAME, short_help="List verdicts, runs, checks or connection packs.")(list_)
+    app.command(
+        name=NAME,
+        help=paragraphs(list_.__doc__),
+        short_help="List verdicts, runs, checks or connection packs.",
+    )(list_)
 
 
 def list_(
     kind: Annotated[Kind, typer.Argument(help="What to list.")] = Kind.VERDICTS,
-    check: Annotated[str | None, typer.Option(help="Only verdicts of this check.")] = None,
+    check: Annotated[str | None, typer.Option(metavar="NAME", help="Only verdicts of this check.")] = None,
     outcome: Annotated[OutcomeName | None, typer.Option(help="Only verdicts with this outcome.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, newest first.")] = 20,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1000, help="At most so many, newest first.")
+    ] = 20,
     after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after this verdict or run.")] = None,
     json_output: Json = False,
     home: Home = None,

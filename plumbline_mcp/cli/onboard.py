@@ -1,9 +1,84 @@
 """``plumbline onboard``: the example scan, on a release that is built on the spot."""
 
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+from plumbline_mcp.cli.options import Home, Json, Quiet, exit_code, paragraphs
+
+if TYPE_CHECKING:
+    from plumbline_mcp.scan.onboarding import OnboardResult
+    from plumbline_mcp.workspace import Workspace
 
 NAME = "onboard"
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
+    app.command(
+        name=NAME,
+        help=paragraphs(onboard.__doc__),
+        short_help="Scan an embedded example release: the first thing to run.",
+    )(onboard)
+
+
+def onboard(
+    plant: Annotated[
+        str | None,
+        typer.Option(metavar="FAULT", help="Plant this fault first; `plumbline faults list` names them."),
+    ] = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    home: Home = None,
+) -> int:
+    """Build a tiny release, run it through its framework, check image, data and export, write a report.
+
+    Nothing is downloaded but the packages of the framework's environment, once. With --plant the scan has
+    to find that fault, at its place, and nothing else: exit code 1 is then what is wanted.
+
+    Example: plumbline onboard --plant stop-token-unlabelled
+    """
+    import anyio
+
+    from plumbline_mcp.cli.progress import shown_progress
+    from plumbline_mcp.cli.screen import print_json
+    from plumbline_mcp.scan.onboarding import onboard as scan
+    from plumbline_mcp.workspace import Workspace
+
+    workspace = Workspace.open(home)
+
+    async def scanned() -> "OnboardResult":
+        with shown_progress("onboard", quiet) as progress:
+            return await scan(workspace, plant, progress)
+
+    result = anyio.run(scanned)
+    if json_output:
+        print_json(result.model_dump(mode="json"))
+    else:
+        _print(result, workspace)
+    return exit_code(result.outcome)
+
+
+def _print(result: "OnboardResult", workspace: "Workspace") -> None:
+    from rich.text import Text
+
+    from checks.verdict import Outcome
+    from plumbline_mcp.cli.screen import console, outcome_text, table, untrusted
+    from plumbline_mcp.cli.verdict_view import print_verdict
+
+    out = console()
+    for verdict in result.verdicts:
+        if verdict.outcome is not Outcome.PASS:
+            print_verdict(verdict, workspace.home, out)
+            out.print()
+    rows = (
+        [untrusted(v.id), untrusted(v.check), outcome_text(v.outcome), untrusted(v.reason)]
+        for v in result.verdicts
+    )
+    out.print(table("verdict", "check", "outcome", "reason", rows=rows))
+    if result.plant is not None:
+        out.print(Text("planted: ", "bold") + untrusted(f"{result.plant}: {result.result.score.value}"))
+        for extra in result.result.extra:
+            out.print(Text("  also seen: ", "dim") + untrusted(extra))
+    out.print(Text("report:  ", "bold") + untrusted(result.report), soft_wrap=True)
+    out.print(Text("outcome: ", "bold") + outcome_text(result.outcome))

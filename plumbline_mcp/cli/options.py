@@ -1,5 +1,6 @@
 """The options that every verb shares, and the exit codes."""
 
+import re
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,11 +32,22 @@ def exit_code(outcome: "Outcome") -> ExitCode:
     return {"pass": ExitCode.PASS, "fail": ExitCode.FAIL}.get(outcome.value, ExitCode.COULD_NOT_JUDGE)
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+def paragraphs(text: str | None) -> str:
+    """A docstring as help: paragraphs stay, lines inside one are joined, so that a terminal can fold them."""
+    blocks = re.split(r"\n\s*\n", (text or "").strip())
+    return "\n\n".join(" ".join(block.split()) for block in blocks).replace("[", r"\[")
+
+
+FLAG = ""
+"""The metavar of a flag: it takes no value."""
+
+Json = Annotated[
+    bool, typer.Option("--json", metavar=FLAG, help="Print the result as JSON on standard output.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", metavar=FLAG, help="No progress.")]
 Home = Annotated[
     Path | None,
     typer.Option(
-        "--home", envvar="PLUMBLINE_HOME", show_default="./.plumbline", help="The workspace folder."
+        "--home", metavar="FOLDER", envvar="PLUMBLINE_HOME", help="The workspace; ./.plumbline by default."
     ),
 ]

@@ -21,7 +21,7 @@ from plumbline_mcp.cli import (
     show,
     version,
 )
-from plumbline_mcp.cli.options import EXIT_CODES, ExitCode
+from plumbline_mcp.cli.options import EXIT_CODES, FLAG, ExitCode
 
 _TRACEBACK = "PLUMBLINE_TRACEBACK"
 
@@ -61,7 +61,13 @@ def _program(
     context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the system version."),
+        typer.Option(
+            "--version",
+            metavar=FLAG,
+            is_eager=True,
+            callback=_print_version,
+            help="Print the system version.",
+        ),
     ] = False,
 ) -> None:
     """Find LLM training that is silently wrong: each part of a run is checked against a trusted reference."""
@@ -94,7 +100,7 @@ def _guarded(run: Callable[[], Any], arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's last flush is silent
         code = ExitCode.BROKEN_PIPE
     except typer.TyperException as error:
-        code = _say(_usage_sentence(error), _help_of(error), ExitCode.USAGE, arguments)
+        code = _say(_usage_sentence(error, arguments), _help_of(error), ExitCode.USAGE, arguments)
     except Exception as error:  # noqa: BLE001 - the edge of the program: whatever happened becomes a sentence
         code = _explained(error, arguments)
     if code == ExitCode.INTERRUPTED:
@@ -119,9 +125,21 @@ def _explained(error: Exception, arguments: list[str]) -> ExitCode:
     return _say(crash, again, ExitCode.USAGE, arguments)
 
 
-def _usage_sentence(error: typer.TyperException) -> str:
+def _usage_sentence(error: typer.TyperException, arguments: list[str]) -> str:
     said = " ".join(error.format_message().split()).rstrip(".")
-    return said[:1].lower() + said[1:]
+    met = _value_met(error, arguments)
+    got = f" (got {met!r})" if met is not None and met not in said else ""
+    return said[:1].lower() + said[1:] + got
+
+
+def _value_met(error: typer.TyperException, arguments: list[str]) -> str | None:
+    """The value that was given to the option an error is about; typer does not always name it."""
+    options = getattr(getattr(error, "param", None), "opts", ())
+    for index, argument in enumerate(arguments):
+        name, sign, value = argument.partition("=")
+        if name in options and name.startswith("-"):
+            return value if sign else next(iter(arguments[index + 1 :]), None)
+    return None
 
 
 def _help_of(error: typer.TyperException) -> str:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plumbline_mcp.cli.options import ExitCode, Home, Json, Quiet
+from plumbline_mcp.cli.options import ExitCode, Home, Json, Quiet, paragraphs
 
 if TYPE_CHECKING:
     from plumbline_mcp.scan.reevaluation import Reevaluation
@@ -15,7 +15,11 @@ NAME = "reevaluate"
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command(name=NAME, short_help="Judge stored records again with this version.")(reevaluate)
+    app.command(
+        name=NAME,
+        help=paragraphs(reevaluate.__doc__),
+        short_help="Judge stored records again with this version.",
+    )(reevaluate)
 
 
 def reevaluate(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumbline_mcp.cli.options import Home, Json
+from plumbline_mcp.cli.options import FLAG, Home, Json, paragraphs
 
 if TYPE_CHECKING:
     from plumbline_mcp.workspace import StoredVerdict, Workspace
@@ -19,7 +19,11 @@ NAME = "report"
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command(name=NAME, short_help="Write verdicts as an HTML and a Markdown page.")(report)
+    app.command(
+        name=NAME,
+        help=paragraphs(report.__doc__),
+        short_help="Write verdicts as an HTML and a Markdown page.",
+    )(report)
 
 
 def report(
@@ -28,9 +32,10 @@ def report(
         typer.Argument(metavar="[ID]...", help="Verdicts; default: the latest of each check and target."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where to write.", show_default="HOME/report")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where to write; report/ in the workspace by default."),
     ] = None,
-    browse: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    browse: Annotated[bool, typer.Option("--open", metavar=FLAG, help="Open the page in a browser.")] = False,
     json_output: Json = False,
     home: Home = None,
 ) -> None:

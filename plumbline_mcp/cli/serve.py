@@ -4,23 +4,40 @@ from typing import Annotated
 
 import typer
 
-from plumbline_mcp.cli.options import Home
+from plumbline_mcp.cli.options import FLAG, Home, paragraphs
 
 NAME = "serve"
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command(name=NAME, short_help="Serve the same abilities to coding agents (MCP).")(serve)
+    app.command(
+        name=NAME,
+        help=paragraphs(serve.__doc__),
+        short_help="Serve the same abilities to coding agents (MCP).",
+    )(serve)
 
 
 def serve(
-    http: Annotated[bool, typer.Option("--http", help="HTTP on loopback instead of standard input.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port for --http; 0 takes a free one.")] = 0,
+    http: Annotated[
+        bool, typer.Option("--http", metavar=FLAG, help="HTTP on loopback instead of standard input.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="Port for --http; 0 takes a free one.")
+    ] = 0,
     home: Home = None,
 ) -> None:
-    """Serve the checks, verdicts and records as MCP tools; over --http with one random token per start.
+    """Serve checks, verdicts and records as MCP tools, on standard input and output or over HTTP.
+
+    HTTP listens on loopback only and wants the token that is printed at each start.
 
     Example: plumbline serve --http --port 8765
     """
-    raise NotImplementedError
+    from plumbline_mcp.server import serve_http, serve_stdio
+
+    if http:
+        serve_http(port, home)
+    elif port:
+        raise typer.BadParameter("a port is for --http; standard input has none", param_hint="--port")
+    else:
+        serve_stdio(home)

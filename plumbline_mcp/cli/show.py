@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumbline_mcp.cli.options import Home, Json
+from plumbline_mcp.cli.options import Home, Json, paragraphs
 
 if TYPE_CHECKING:
     from plumbline_mcp.workspace import StoredRun, StoredVerdict, Workspace
@@ -15,7 +15,7 @@ NAME = "show"
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command(name=NAME, short_help="Show one verdict or one run.")(show)
+    app.command(name=NAME, help=paragraphs(show.__doc__), short_help="Show one verdict or one run.")(show)
 
 
 def show(
@@ -59,7 +59,7 @@ def _print_stored(stored: "StoredVerdict", workspace: "Workspace") -> None:
     from plumbline_mcp.cli.verdict_view import print_verdict
 
     verdict = stored.verdict
-    print_verdict(verdict, workspace.home)
+    print_verdict(verdict, workspace.home, problems=None)
     rows = [
         [untrusted(e.role), untrusted(e.sha256[:12]), untrusted(e.size), untrusted(e.path)]
         for e in verdict.evidence

@@ -13,15 +13,17 @@ _VALUE = 240
 """Characters shown of an expected or found value; the stored verdict holds the whole."""
 
 
-def print_verdict(verdict: Verdict, home: Path, screen: Console | None = None) -> None:
-    """Print a verdict; ``home`` is the workspace that it is stored in."""
+def print_verdict(
+    verdict: Verdict, home: Path, screen: Console | None = None, problems: int | None = _PROBLEMS_SHOWN
+) -> None:
+    """Print a verdict and at most so many ``problems`` (None: all listed); ``home`` is its workspace."""
     out = screen or console()
     out.print(_headline(verdict))
     for name, value in verdict.target.items():
-        out.print(Text(f"  {name}: ", "dim") + untrusted(value, limit=_VALUE))
+        out.print(untrusted(f"  {name}: ", "dim") + untrusted(value, limit=_VALUE))
     if verdict.parts:
         out.print(table("part", "outcome", "judged", "why", rows=map(_part_row, verdict.parts)))
-    _print_problems(out, verdict)
+    _print_problems(out, verdict, problems)
     if verdict.injected:
         rows = [(untrusted(i.fault), caught_text(i.result), untrusted(i.detail)) for i in verdict.injected]
         out.print(table("injected fault", "result", "where the check saw it", rows=rows))
@@ -35,8 +37,7 @@ def print_verdict(verdict: Verdict, home: Path, screen: Console | None = None) -
 def _headline(verdict: Verdict) -> Text:
     line = outcome_text(verdict.outcome)
     line.append(f"  {verdict.check}", "bold")
-    line.append("  ")
-    return line + untrusted(verdict.reason)
+    return line + Text("  ") + untrusted(verdict.reason)
 
 
 def _part_row(part: Part) -> tuple[Text, Text, Text, Text]:
@@ -47,23 +48,23 @@ def _part_row(part: Part) -> tuple[Text, Text, Text, Text]:
     return untrusted(part.name), outcome_text(part.outcome, part.applicable), untrusted(judged), why
 
 
-def _print_problems(out: Console, verdict: Verdict) -> None:
-    problems = verdict.problems()
-    for number, (part, problem) in enumerate(problems[:_PROBLEMS_SHOWN], 1):
+def _print_problems(out: Console, verdict: Verdict, limit: int | None) -> None:
+    listed = verdict.problems()
+    for number, (part, problem) in enumerate(listed[:limit], 1):
         out.print(_problem(number, part, problem))
     counted = sum(part.problem_count for part in verdict.parts)
-    if counted > _PROBLEMS_SHOWN:
-        out.print(
-            Text(f"{counted} problems in all, {len(problems)} listed: plumbline show {verdict.id}", "dim")
-        )
+    shown = len(listed[:limit])
+    if counted > shown:
+        more = f"; plumbline show {verdict.id} lists {len(listed)}" if len(listed) > shown else ""
+        out.print(untrusted(f"{shown} of {counted} problems{more}", "dim"))
 
 
 def _problem(number: int, part: str, problem: Problem) -> Text:
     style = "red" if problem.outcome is Outcome.FAIL else "yellow"
     lines = Text(f"{number}. ") + untrusted(f"{part}/{problem.code}", style)
     if str(problem.place):
-        lines.append("  at ") + untrusted(str(problem.place), "bold")
-    lines = lines + untrusted(f"\n   {problem.message}")
+        lines = lines + Text("  at ") + untrusted(str(problem.place), "bold")
+    lines = lines + Text("\n   ") + untrusted(problem.message)
     facts = {
         "expected": problem.expected,
         "found": problem.found,
@@ -77,7 +78,5 @@ def _problem(number: int, part: str, problem: Problem) -> Text:
 
 
 def _footer(verdict: Verdict, home: Path) -> Text:
-    stored = f"stored as {verdict.id} in " if verdict.id else "not stored; workspace "
-    line = Text(stored, "dim") + untrusted(str(home), "dim")
-    line.append(f" · {verdict.seconds:.1f} s · system version {verdict.system_version}", "dim")
-    return line
+    stored = f"stored as {verdict.id} in {home}" if verdict.id else f"not stored; workspace {home}"
+    return untrusted(f"{stored} · {verdict.seconds:.1f} s · system version {verdict.system_version}", "dim")

@@ -2,7 +2,7 @@
 
 import typer
 
-from plumbline_mcp.cli.options import Json
+from plumbline_mcp.cli.options import Json, paragraphs
 
 group = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
@@ -13,6 +13,10 @@ NAME = "version"
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.add_typer(group, name=NAME, help=_HELP, short_help="Show or freeze the system version.")
+    group.command("show", help=paragraphs(show.__doc__), short_help="Show the system version.")(show)
+    group.command("freeze", help=paragraphs(freeze.__doc__), short_help="Write this tree's digest list.")(
+        freeze
+    )
 
 
 _HELP = """The system version: release number, digest over everything that judges, reference libraries.
@@ -21,7 +25,6 @@ Example: plumbline version show
 """
 
 
-@group.command(short_help="Show the system version.")
 def show(json_output: Json = False) -> None:
     """Show release, digest, reference libraries and whether this tree is a frozen one.
 
@@ -44,7 +47,6 @@ def show(json_output: Json = False) -> None:
     console().print(table("of the version", "value", rows=([untrusted(a), untrusted(b)] for a, b in rows)))
 
 
-@group.command(short_help="Write the digest list of this tree.")
 def freeze(json_output: Json = False) -> None:
     """Write the digest list that makes this tree a frozen version (a reviewer signs it).
 

@@ -1,4 +1,4 @@
-"""Verdicts made by hand, as the first three checks state them: for the tests of the command line and report."""
+"""Verdicts made by hand, as the first checks state them: for tests of command line and report."""
 
 from checks.verdict import (
     Caught,

@@ -1,0 +1,143 @@
+"""list, show, report and doctor on a workspace with verdicts made by hand."""
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from checks.verdict import Verdict
+from tests.plumbline_mcp.cli.launching import plumbline
+
+
+def test_list_shows_the_newest_verdict_first(filled: Path) -> None:
+    ended = plumbline("list", "--json", home=filled)
+    assert [row["id"] for row in json.loads(ended.stdout)] == ["image-0001", "export-0001", "data-0001"]
+    shown = plumbline("list", home=filled).stdout
+    assert shown.index("image-0001") < shown.index("export-0001") < shown.index("data-0001")
+    assert "✗ fail" in shown
+    assert "? inconclusive" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ids"),
+    [
+        (["--check", "data"], ["data-0001"]),
+        (["--outcome", "inconclusive"], ["export-0001"]),
+        (["--limit", "1"], ["image-0001"]),
+        (["--after", "export-0001"], ["data-0001"]),
+        (["--check", "data", "--outcome", "pass"], []),
+    ],
+)
+def test_list_filters(arguments: list[str], ids: list[str], filled: Path) -> None:
+    ended = plumbline("list", "verdicts", *arguments, "--json", home=filled)
+    assert [row["id"] for row in json.loads(ended.stdout)] == ids
+
+
+def test_list_runs(filled: Path) -> None:
+    (row,) = json.loads(plumbline("list", "runs", "--json", home=filled).stdout)
+    assert (row["id"], row["state"], row["manifest_sha256"]) == ("rows-0001", "sealed", "ab" * 32)
+    assert "rows-0001" in plumbline("list", "runs", home=filled).stdout
+
+
+@pytest.mark.parametrize("kind", ["checks", "packs"])
+def test_list_what_this_version_knows(kind: str, tmp_path: Path) -> None:
+    ended = plumbline("list", kind, "--json", home=tmp_path / "home")
+    assert ended.returncode == 0
+    assert isinstance(json.loads(ended.stdout), list)
+    assert not (tmp_path / "home").exists()
+
+
+def test_list_on_a_fresh_machine_says_what_to_do_and_makes_nothing(tmp_path: Path) -> None:
+    ended = plumbline("list", home=tmp_path / "home")
+    assert ended.returncode == 0
+    assert "no verdicts yet; next: plumbline" in ended.stdout
+    assert not (tmp_path / "home").exists()
+
+
+def test_show_prints_every_listed_problem_with_place_expected_and_found(filled: Path) -> None:
+    shown = plumbline("show", "data-0001", home=filled, COLUMNS="200").stdout
+    stored = json.loads(plumbline("show", "data-0001", "--json", home=filled).stdout)
+    verdict = Verdict.model_validate(stored["verdict"])
+    assert len(verdict.problems()) == 15
+    for part, problem in verdict.problems():
+        assert f"{part}/{problem.code}  at {problem.place}" in shown
+        assert str(problem.found) in shown
+    assert "388/400 rows" in shown
+    assert "· not applicable" in shown
+    assert verdict.evidence[0].sha256[:12] in shown
+    assert "15 of 17 problems" in shown
+
+
+def test_show_a_run(filled: Path) -> None:
+    shown = plumbline("show", "rows-0001", home=filled).stdout
+    assert "sealed" in shown
+    assert "ab" * 32 in shown
+    assert json.loads(plumbline("show", "rows-0001", "--json", home=filled).stdout)["run_id"] == "rows-0001"
+
+
+def test_report_writes_both_pages_where_it_says(filled: Path, tmp_path: Path) -> None:
+    ended = plumbline("report", "--output", str(tmp_path / "out"), "--json", home=filled)
+    assert ended.returncode == 0, ended.stderr
+    written = {name: Path(path) for name, path in json.loads(ended.stdout).items()}
+    assert written == {"html": tmp_path / "out/report.html", "markdown": tmp_path / "out/report.md"}
+    page = written["html"].read_text(encoding="utf-8")
+    assert all(name in page for name in ("data-0001", "export-0001", "image-0001"))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "report.md"]
+
+
+def test_report_of_chosen_verdicts(filled: Path, tmp_path: Path) -> None:
+    plumbline("report", "image-0001", "--output", str(tmp_path), home=filled)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "image-0001" in page
+    assert "data-0001" not in page
+
+
+def test_report_into_a_file_is_refused(filled: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    ended = plumbline("report", "--output", str(tmp_path / "taken"), home=filled)
+    assert ended.returncode == 3
+    assert "--output" in ended.stderr
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_doctor_finds_a_healthy_workspace_healthy(filled: Path) -> None:
+    ended = plumbline("doctor", "--json", home=filled)
+    told = json.loads(ended.stdout)
+    assert ended.returncode == 0
+    assert told["ok"]
+    names = {finding["name"]: finding for finding in told["findings"]}
+    assert names["journal"]["found"] == "WAL"
+    assert names["launcher"]["state"] == "ok"
+    assert "head" in names["audit log"]["found"]
+
+
+def test_doctor_finds_a_forged_verdict(filled: Path, tmp_path: Path) -> None:
+    home = shutil.copytree(filled, tmp_path / "home")
+    database = sqlite3.connect(home / "plumbline.db")
+    database.execute("drop trigger verdicts_no_update")
+    database.execute("update verdicts set verdict = replace(verdict, '\"fail\"', '\"pass\"')")
+    database.commit()
+    database.close()
+    ended = plumbline("doctor", home=home)
+    assert ended.returncode == 2
+    assert "data-0001" in ended.stdout
+    assert "✗ bad" in ended.stdout
+
+
+def test_doctor_finds_a_damaged_database(filled: Path, tmp_path: Path) -> None:
+    home = shutil.copytree(filled, tmp_path / "home")
+    raw = bytearray((home / "plumbline.db").read_bytes())
+    raw[:64] = b"\0" * 64
+    (home / "plumbline.db").write_bytes(raw)
+    ended = plumbline("doctor", "--json", home=home)
+    assert ended.returncode == 2
+    assert not json.loads(ended.stdout)["ok"]
+
+
+def test_reevaluate_says_that_records_are_gone(filled: Path, tmp_path: Path) -> None:
+    home = shutil.copytree(filled, tmp_path / "home")
+    ended = plumbline("reevaluate", "data-0001", "--json", home=home)
+    assert ended.returncode == 2
+    assert json.loads(ended.stdout)[0]["change"] == "evidence_missing"
