@@ -1,0 +1,169 @@
+"""Runs the environment probe inside another interpreter and reads what it says, within bounds.
+
+The interpreter is one that the user named. What it prints is untrusted: bounded, and read strictly.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+import checks
+from checks.errors import BadInput, NotEvaluated
+from checks.rules import PROBE_MAX_BYTES, PROBE_TIME_LIMIT_S
+from checks.verdict import Frozen
+
+PROBE = Path(checks.__file__).parent.parent / "templates" / "recorder" / "probe_environment.py"
+
+_MARK = b"plumbline-probe "
+
+
+class VcsInfo(Frozen, extra="ignore"):
+    """Which commit was installed (PEP 610)."""
+
+    vcs: str = ""
+    commit_id: str = ""
+
+
+class DirInfo(Frozen, extra="ignore"):
+    """That a folder was installed (PEP 610)."""
+
+    editable: bool = False
+
+
+class DirectUrl(Frozen, extra="ignore"):
+    """Where a distribution was installed from, when that was no index (PEP 610)."""
+
+    url: str = ""
+    vcs_info: VcsInfo | None = None
+    dir_info: DirInfo | None = None
+
+
+class Distribution(Frozen):
+    """An installed distribution; of two with one name, the first on the path."""
+
+    name: str
+    version: str
+    requires: tuple[str, ...] = ()
+    requires_python: str | None = None
+    location: str = ""
+    direct_url: DirectUrl | None = None
+
+
+class FileState(Frozen):
+    """A file with the digest that was recorded for it and the digest that was measured."""
+
+    name: str
+    algorithm: str = Field(description="sha256 as RECORD spells it, or git-blob")
+    recorded: str
+    measured: str | None = Field(None, description="None: missing, no plain file, or an unknown algorithm")
+    content: str | None = Field(None, description="base64 of a small file's bytes")
+
+
+class FrameworkFiles(Frozen):
+    """The files of one framework distribution."""
+
+    name: str
+    has_record: bool
+    files: tuple[FileState, ...] = ()
+    unrecorded: tuple[str, ...] = Field((), description="importable files that no distribution recorded")
+
+
+class Module(Frozen):
+    """Where the framework's code would be imported from."""
+
+    name: str
+    origin: str | None = None
+    version: str | None = Field(None, description="what its text states")
+
+
+class Python(Frozen):
+    """The judged interpreter."""
+
+    executable: str
+    version: str
+    prefix: str
+
+
+class EnvironmentProbe(Frozen):
+    """What the probe says of an environment."""
+
+    format: Literal[1]
+    python: Python
+    markers: dict[str, str]
+    distributions: tuple[Distribution, ...]
+    framework: tuple[FrameworkFiles, ...]
+    module: Module
+
+
+def probe(python: Path, distributions: tuple[str, ...], module: str) -> tuple[EnvironmentProbe, str, int]:
+    """The environment of ``python``, with the SHA-256 and the size in bytes of the raw record.
+
+    Raises `BadInput` for something that is no working Python, and `NotEvaluated` for one that answers with
+    too much or not in time.
+    """
+    if not python.is_file() or not os.access(python, os.X_OK):
+        raise BadInput(
+            f"{python} is no interpreter that can be started", "name a Python, e.g. venv/bin/python"
+        )
+    request = json.dumps({"distributions": distributions, "module": module})
+    output = _output([str(python), "-I", str(PROBE), request])
+    line = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
+    if line is None:
+        last = output.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise BadInput(
+            f"{python} does not answer as a Python 3.9 or newer: {''.join(last)[:200] or 'no output'}",
+            "name the interpreter that the job is started with",
+        )
+    raw = line.removeprefix(_MARK)
+    try:
+        record = EnvironmentProbe.model_validate_json(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise NotEvaluated(f"the probe in {python} answered in an unknown form: {first['msg']}") from error
+    return record, hashlib.sha256(raw).hexdigest(), len(raw)
+
+
+def _output(command: list[str]) -> bytes:
+    """Standard output and error of a command, within `PROBE_TIME_LIMIT_S` and `PROBE_MAX_BYTES`."""
+    environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
+    if "LD_LIBRARY_PATH" in os.environ:  # some interpreters find their own library through it
+        environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "env": environment}
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, **options)
+    except OSError as error:
+        raise BadInput(f"{command[0]} cannot be started: {error.strerror}", "name a Python") from error
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        _kill(process)
+
+    timer = threading.Timer(PROBE_TIME_LIMIT_S, expire)
+    timer.start()
+    try:
+        output = process.stdout.read(PROBE_MAX_BYTES + 1) if process.stdout else b""
+    finally:
+        timer.cancel()
+        _kill(process)
+        process.wait()
+    if expired.is_set():
+        raise NotEvaluated(f"{command[0]} did not answer within {PROBE_TIME_LIMIT_S} s", "try it by hand")
+    if len(output) > PROBE_MAX_BYTES:
+        raise NotEvaluated(f"{command[0]} answered with more than {PROBE_MAX_BYTES} bytes", "try it by hand")
+    return bytes(output)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    if process.returncode is None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return

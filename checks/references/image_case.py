@@ -1,0 +1,174 @@
+"""The case of check image: what is installed beside what is declared, all read and not yet judged."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from checks.errors import BadInput, NotEvaluated
+from checks.records.probe import Distribution, EnvironmentProbe, FileState
+from checks.references import git_tree
+from checks.references.declarations import Locked, Source, read_lock, read_source
+from checks.references.packs import Pack
+from checks.verdict import Evidence
+
+_LAYOUTS = ("src/", "", "python/", "lib/")
+"""Where checkouts keep their package folder."""
+
+
+@dataclass(frozen=True)
+class FilesCase:
+    """Recorded and measured digests of the framework's files, and what the digests come from."""
+
+    reference: str
+    files: tuple[FileState, ...] = ()
+    unrecorded: tuple[str, ...] = ()
+    missing_record: str | None = None
+    """Why there is nothing to compare with, when there is nothing."""
+
+
+@dataclass(frozen=True)
+class ImageCase:
+    """One environment, one framework."""
+
+    pack: Pack
+    probe: EnvironmentProbe
+    framework: Distribution
+    expected_commit: str | None
+    expected_version: str | None
+    commit: str | None
+    """The commit that was installed, where that is known."""
+    source_differs: tuple[str, ...] | None
+    """Installed code files that differ from the checkout at the expected commit; None: not compared."""
+    source: Source | None
+    files: FilesCase
+    lock: dict[str, Locked] = field(default_factory=dict)
+    evidence: tuple[Evidence, ...] = ()
+
+
+def open_case(
+    pack: Pack,
+    probe: EnvironmentProbe,
+    commit: str | None,
+    source: Path | None,
+    lock: Path | None,
+    evidence: tuple[Evidence, ...],
+) -> ImageCase:
+    """Read everything that the judge needs. Raises `BadInput` and `NotEvaluated`."""
+    framework = _framework(pack, probe)
+    expected_commit, expected_version = _expected(commit, source)
+    editable = _editable_folder(framework)
+    recorded = _recorded_commit(framework, editable)
+    declared = source or editable
+    differs = None
+    if source is not None and recorded is None and expected_commit is not None:
+        differs = _differs_from_source(pack, probe, framework, source, expected_commit)
+    return ImageCase(
+        pack=pack,
+        probe=probe,
+        framework=framework,
+        expected_commit=expected_commit,
+        expected_version=expected_version,
+        commit=recorded,
+        source_differs=differs,
+        source=read_source(declared, pack.about.framework.extras) if declared else None,
+        files=_editable_files(probe, editable) if editable else _recorded_files(probe),
+        lock=read_lock(lock, probe.markers) if lock else {},
+        evidence=evidence,
+    )
+
+
+def _framework(pack: Pack, probe: EnvironmentProbe) -> Distribution:
+    wanted = pack.about.framework.distributions[0]
+    for distribution in probe.distributions:
+        if canonicalize_name(distribution.name) == canonicalize_name(wanted):
+            return distribution
+    raise BadInput(
+        f"{probe.python.executable} has no {wanted} installed",
+        "name the interpreter that the job is started with",
+    )
+
+
+def _expected(commit: str | None, source: Path | None) -> tuple[str | None, str | None]:
+    """The commit and the version under test, from what the user named."""
+    if source is not None and not source.is_dir():
+        raise BadInput(f"there is no folder {source}", "name a git checkout of the framework")
+    if commit is None:
+        return (git_tree.head(source), None) if source is not None else (None, None)
+    if re.fullmatch(r"[0-9a-fA-F]{7,64}", commit) and not re.fullmatch(r"[0-9]+", commit):
+        return commit.lower(), None
+    if re.fullmatch(r"[0-9]{7,64}", commit):
+        return commit, None
+    try:
+        return None, str(Version(commit))
+    except InvalidVersion as error:
+        raise BadInput(
+            f"{commit!r} is neither a commit (at least 7 hex digits) nor a version", "give one of the two"
+        ) from error
+
+
+def _editable_folder(framework: Distribution) -> Path | None:
+    """The checkout of an editable installation."""
+    origin = framework.direct_url
+    if origin is None or origin.dir_info is None or not origin.dir_info.editable:
+        return None
+    return Path(unquote(urlsplit(origin.url).path))
+
+
+def _recorded_commit(framework: Distribution, editable: Path | None) -> str | None:
+    if framework.direct_url is not None and framework.direct_url.vcs_info is not None:
+        return framework.direct_url.vcs_info.commit_id.lower() or None
+    if editable is not None:
+        try:
+            return git_tree.head(editable)
+        except NotEvaluated:
+            return None
+    return None
+
+
+def _recorded_files(probe: EnvironmentProbe) -> FilesCase:
+    without = [entry.name for entry in probe.framework if not entry.has_record]
+    return FilesCase(
+        reference="RECORD",
+        files=tuple(state for entry in probe.framework for state in entry.files),
+        unrecorded=tuple(name for entry in probe.framework for name in entry.unrecorded),
+        missing_record=f"{', '.join(without)} was installed without a RECORD" if without else None,
+    )
+
+
+def _editable_files(probe: EnvironmentProbe, checkout: Path) -> FilesCase:
+    """The imported package folder against the commit that is checked out."""
+    origin = probe.module.origin
+    if origin is None:
+        return FilesCase("git tree", missing_record=f"the module {probe.module.name} is not importable")
+    try:
+        commit, root = git_tree.head(checkout), git_tree.top(checkout)
+        files, unknown = git_tree.tree_files(root, commit, Path(origin).resolve().parent)
+    except NotEvaluated as reason:
+        return FilesCase("git tree", missing_record=f"installed editable, and {reason.message}")
+    except ValueError:
+        return FilesCase("git tree", missing_record=f"{origin} lies outside the checkout {checkout}")
+    return FilesCase(f"git tree of {commit[:12]}", files, unknown)
+
+
+def _differs_from_source(
+    pack: Pack, probe: EnvironmentProbe, framework: Distribution, source: Path, commit: str
+) -> tuple[str, ...] | None:
+    """Installed code files whose bytes are not those of the commit; None when it has no such package."""
+    module = pack.about.framework.module
+    blobs = git_tree.blobs(git_tree.top(source), commit)
+    prefix = next((layout for layout in _LAYOUTS if f"{layout}{module}/__init__.py" in blobs), None)
+    if prefix is None:
+        return None
+    root = Path(framework.location)
+    names = {state.name for entry in probe.framework for state in entry.files}
+    code = sorted(name for name in names if name.startswith(f"{module}/") and name.endswith(".py"))
+    return tuple(
+        name
+        for name in code
+        if prefix + name not in blobs
+        or git_tree.blob_of_file(root / name, blobs[prefix + name]) != blobs[prefix + name]
+    )
