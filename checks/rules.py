@@ -77,9 +77,9 @@ FULL_DIGEST_BYTES = 64 * 2**20
 Source: hashing costs more than comparing; the tensors themselves are compared bit for bit.
 """
 
-# --- image: limits of the probe (never how it is judged) -----------------------------------------------------
+# --- image: limits of the probe (never how it is judged) ----------------------------------------------------
 PROBE_TIME_LIMIT_S = 300
 """A probe hashes one framework's files: half a second for 4,600 files of transformers 5.24 on a local disk,
 two orders more on a cold network file system."""
 PROBE_MAX_BYTES = 64 * 2**20
-"""A probe's answer: 0.6 MB for transformers 5.24 and 45 distributions; the largest images hold some hundred times that."""
+"""A probe's answer. Source: 0.6 MB for transformers 5.24 beside 45 distributions; a hundred times that."""
