@@ -1,0 +1,498 @@
+"""The check *export*: the export is the trained model in the release's format."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import Field
+
+from checks.check import Check, Context, InjectedFault, Inputs, NotApplicable, Progress
+from checks.errors import BadInput, Inconclusive, NotEvaluated
+from checks.records.runs import RunFolder
+from checks.references.checkpoints import configs, planted
+from checks.references.checkpoints.expectation import Expectation, expectation, is_tied
+from checks.references.checkpoints.folder import VOCABULARIES, Checkpoint
+from checks.references.checkpoints.header import Unreadable
+from checks.references.checkpoints.merging import Adapter, read_adapter
+from checks.references.checkpoints.naming import Naming, compare_names
+from checks.references.checkpoints.reload import Reloaded, reload
+from checks.references.checkpoints.sources import evidence, open_export, open_reference
+from checks.references.checkpoints.tokenizer_files import compare_chat_templates, compare_tokenizers
+from checks.references.checkpoints.values import (
+    ValuesResult,
+    compare_all,
+    value_measurements,
+    value_problems,
+)
+from checks.references.packs import load_pack
+from checks.rules import MAX_PROBLEMS_LISTED
+from checks.verdict import Coverage, Evidence, Measurement, Outcome, Part, Place, Problem, part_of
+
+PARTS = (
+    "files",
+    "names",
+    "shapes",
+    "dtypes",
+    "values",
+    "adapter",
+    "config",
+    "generation_config",
+    "tokenizer",
+    "chat_template",
+    "reload",
+)
+
+
+class ExportInputs(Inputs):
+    """What an export check compares."""
+
+    original: Path = Field(description="folder of the released checkpoint that training started from")
+    export: Path = Field(
+        description="folder of the exported checkpoint, or a run folder of an export procedure"
+    )
+    trained: Path | None = Field(
+        None, description="folder of the checkpoint that training ended with, in the release's names"
+    )
+    adapter: Path | None = Field(
+        None, description="folder of the LoRA adapter that the export has to contain"
+    )
+    framework: str | None = Field(
+        None, description="connection pack of the framework: its documented export formats are followed"
+    )
+
+
+@dataclass(frozen=True)
+class ExportCase:
+    """An export beside what it has to be. ``whole`` is false for the slice that faults are injected into."""
+
+    original: Checkpoint
+    export: Checkpoint | None
+    expected: Expectation
+    opening: tuple[Problem, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    adapter: Adapter | None = None
+    trained: bool = False
+    run: RunFolder | None = None
+    whole: bool = True
+
+
+class ExportCheck(Check[ExportInputs, ExportCase]):
+    """Is the export the trained model, in the release's format?
+
+    Every tensor is read by Plumbline's own reader and held against the released checkpoint bit for bit (for
+    an
+    export without training), against the checkpoint that training ended with (``--trained``), or against
+    W + sBA (``--adapter``). Low-precision formats are compared after decoding. Names, shapes and dtypes
+    have to be
+    the release's as they lie on disk; configuration, tokenizer and chat template have to mean the same; and
+    the
+    export has to load in the reference implementation with nothing missing, unexpected or re-initialised.
+    """
+
+    name = "export"
+    title = "Export"
+    question = "Is the export the trained model in the release's format?"
+    reference = (
+        "Plumbline's own reading of the official safetensors; transformers for defaults and the reload"
+    )
+    rule = (
+        "every tensor equal bit for bit (-0.0 equals +0.0), merges within derived rounding; names, shapes,"
+        " dtypes equal on disk; files equal in meaning; reloads with nothing missing, unexpected or unfit"
+    )
+    training = "none"
+    records = (
+        "model.safetensors",
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "chat_template.jinja",
+    )
+    example = "plumbline check export --original RELEASE --export EXPORTED"
+    order = 30
+    inputs = ExportInputs
+
+    def __init__(self) -> None:
+        self.faults = tuple(_injected_faults())
+
+    def open(self, inputs: ExportInputs, progress: Progress) -> ExportCase:
+        """Open both sides and work out what the export has to hold."""
+        if inputs.trained is not None and inputs.adapter is not None:
+            raise BadInput("--trained and --adapter both say what the values are", "name one of the two")
+        progress(0, None, "reading headers")
+        original = open_reference(inputs.original, "original")
+        opened = open_export(inputs.export)
+        if opened.checkpoint is not None and opened.checkpoint.path.resolve() == inputs.original.resolve():
+            raise BadInput(f"original and export are the same folder, {inputs.original}", "name two folders")
+        framework = inputs.framework or (opened.run.job.framework if opened.run else None)
+        declared = load_pack(framework).declared_exports() if framework else ()
+        adapter = _adapter(inputs.adapter)
+        trained = open_reference(inputs.trained, "checkpoint given as --trained") if inputs.trained else None
+        try:
+            expected = expectation(original, tuple(declared), adapter, trained)
+        except Unreadable as error:
+            raise Inconclusive(f"the original cannot be decoded: {error}") from error
+        proof = evidence(original, "release")
+        proof += evidence(opened.checkpoint, "export") if opened.checkpoint else []
+        proof += [
+            item
+            for side, role in ((adapter and adapter.checkpoint, "adapter"), (trained, "trained"))
+            if side
+            for item in evidence(side, role)
+        ]
+        return ExportCase(
+            original,
+            opened.checkpoint,
+            expected,
+            opened.problems,
+            tuple(proof),
+            adapter,
+            trained is not None,
+            opened.run,
+        )
+
+    def context(self, inputs: ExportInputs, case: ExportCase) -> Context:
+        """Both folders, what they were held against, and the digests of the files."""
+        framework = inputs.framework or (case.run.job.framework if case.run else "")
+        config = case.original.json("config.json") or {}
+        target = {
+            "original": str(inputs.original),
+            "export": str(inputs.export),
+            "model_type": str(config.get("model_type", ""))[:80],
+            "framework": framework,
+        }
+        return Context(
+            target={name: value for name, value in target.items() if value},
+            settings=inputs.model_dump(mode="json", exclude_none=True),
+            evidence=case.evidence,
+            reference_shares_code=framework == "transformers",
+            run_id=case.run.job.run_id if case.run else None,
+            confinement=case.run.job.confinement if case.run else "none",
+        )
+
+    def judge(self, case: ExportCase, progress: Progress) -> list[Part]:
+        """Every part, in the order of `PARTS`."""
+        files = _files(case)
+        if case.export is None:
+            reason = "there is no export to read"
+            rest = PARTS[1:] if case.adapter else tuple(name for name in PARTS[1:] if name != "adapter")
+            return [files, *(Part(name=name, outcome=Outcome.NOT_EVALUATED, reason=reason) for name in rest)]
+        export = case.export
+        try:
+            return [
+                files,
+                *_weights(case, export, progress),
+                *_documents(case, export),
+                _reload(case, export),
+            ]
+        except OSError as error:
+            raise Inconclusive(f"a file could not be read: {error}") from error
+
+    def smallest(self, case: ExportCase) -> ExportCase:
+        """Three small tensors, one square matrix and one adapted weight, with the files but no vocabulary."""
+        if case.export is None:
+            raise NotApplicable("there is no export to inject into")
+        expected, export = planted.slice_of(case.expected, case.export)
+        documents = {
+            name: raw
+            for name, raw in case.original.documents.items()
+            if name in export.documents or name not in VOCABULARIES
+        }
+        original = replace(case.original, documents=documents, shards=())
+        return replace(case, original=original, expected=expected, export=export, whole=False)
+
+
+def _adapter(folder: Path | None) -> Adapter | None:
+    if folder is None:
+        return None
+    if not folder.is_dir():
+        raise BadInput(f"the adapter {folder} is no folder", "name the folder of adapter_config.json")
+    try:
+        return read_adapter(folder)
+    except FileNotFoundError as error:
+        raise BadInput(f"the adapter: {error}", "name the folder of adapter_config.json") from error
+    except Unreadable as error:
+        raise Inconclusive(f"the adapter cannot be read: {error}") from error
+
+
+def _part(
+    name: str,
+    problems: list[Problem],
+    coverage: Coverage | None = None,
+    measurements: tuple[Measurement, ...] = (),
+    notes: list[str] | tuple[str, ...] = (),
+    reason: str = "",
+) -> Part:
+    return part_of(
+        name,
+        problems,
+        coverage=coverage,
+        measurements=measurements,
+        notes=tuple(notes)[:MAX_PROBLEMS_LISTED],
+        reason=reason,
+        limit=MAX_PROBLEMS_LISTED,
+    )
+
+
+def _not_applicable(name: str, reason: str) -> Part:
+    return Part(name=name, outcome=Outcome.NOT_EVALUATED, applicable=False, reason=reason)
+
+
+def _files(case: ExportCase) -> Part:
+    count = len(case.export.shards) if case.export else 0
+    notes = case.export.notes if case.export else ()
+    coverage = (
+        None if case.opening or not case.whole else Coverage(judged=count, total=count, unit="weight files")
+    )
+    return _part("files", list(case.opening), coverage, notes=notes)
+
+
+def _weights(case: ExportCase, export: Checkpoint, progress: Progress) -> list[Part]:
+    naming = compare_names(case.expected, case.original, export)
+    total = len(case.expected.wanted)
+    known = sum(name in export.tensors for name in case.expected.wanted)
+    result = _compare(case, export, naming, progress)
+    wrong = naming.names or naming.shapes or naming.dtypes
+    may_be_trained = not case.trained and case.adapter is None and not wrong
+    problems = value_problems(result, may_be_trained=may_be_trained)
+    both = Coverage(judged=known, total=known, unit="tensors")
+    return [
+        _part("names", naming.names, Coverage(judged=known, total=total, unit="tensors"), notes=naming.notes),
+        _part("shapes", naming.shapes, both),
+        _part("dtypes", naming.dtypes, both, notes=case.expected.notes),
+        _part(
+            "values",
+            problems,
+            Coverage(judged=result.judged, total=total, unit="tensors"),
+            value_measurements(result),
+            [*case.expected.notes, *result.notes],
+        ),
+        _adapter_part(case, result),
+    ]
+
+
+def _compare(case: ExportCase, export: Checkpoint, naming: Naming, progress: Progress) -> ValuesResult:
+    total = float(sum(entry.nbytes for entry, _ in naming.pairs.values()))
+    done = 0.0
+
+    def tell(nbytes: int, name: str) -> None:
+        nonlocal done
+        done += nbytes
+        progress(min(done, total), total, f"comparing {name}")
+
+    try:
+        return compare_all(naming.pairs, export.json("config.json") or {}, tell)
+    except Unreadable as error:
+        raise Inconclusive(f"a weight file changed while it was read: {error}", "compare again") from error
+
+
+def _adapter_part(case: ExportCase, result: ValuesResult) -> Part:
+    if case.adapter is None:
+        return _not_applicable("adapter", "no adapter was given")
+    idle = set(case.expected.idle)
+    problems = [
+        Problem(
+            code="adapter-without-effect",
+            outcome=Outcome.NOT_EVALUATED,
+            message=f"nothing was shown for {name}: {why}",
+            place=Place(tensor=name),
+            next_step="merge an adapter whose A and B were seeded nonzero",
+        )
+        for name in result.blind
+        for why in ["B or A is zero" if name.removesuffix(".weight") in idle else "rounding hides the update"]
+    ]
+    total = len(case.adapter.updates)
+    shown = result.merged - len(result.blind)
+    return (
+        _part("adapter", problems, Coverage(judged=shown, total=total, unit="adapted tensors"))
+        if total
+        else (
+            _not_applicable(
+                "adapter", "the adapter replaces whole tensors only; they are judged under values"
+            )
+        )
+    )
+
+
+def _documents(case: ExportCase, export: Checkpoint) -> list[Part]:
+    judges: dict[str, Callable[[ExportCase, Checkpoint], Part]] = {
+        "config": _config,
+        "generation_config": _generation_config,
+        "tokenizer": _tokenizer,
+        "chat_template": _chat_template,
+    }
+    return [_readable(name, judge, case, export) for name, judge in judges.items()]
+
+
+def _readable(
+    name: str, judge: Callable[[ExportCase, Checkpoint], Part], case: ExportCase, export: Checkpoint
+) -> Part:
+    """The original's files were parsed when it was opened: what cannot be read here is the export's."""
+    try:
+        return judge(case, export)
+    except Unreadable as error:
+        problem = Problem(code="file-unreadable", message=str(error), place=Place(file=error.file))
+        return _part(name, [problem])
+
+
+def _missing(file: str) -> Problem:
+    return Problem(code="file-missing", message=f"the export has no {file}", place=Place(file=file))
+
+
+def _config(case: ExportCase, export: Checkpoint) -> Part:
+    left, right = case.original.json("config.json"), export.json("config.json")
+    if left is None:
+        return Part(name="config", outcome=Outcome.NOT_EVALUATED, reason="the original has no config.json")
+    if right is None:
+        return _part("config", [_missing("config.json")])
+    result = configs.compare_config(
+        left,
+        right,
+        quantization_dropped=case.expected.quantization_dropped,
+        untied=case.expected.untied_by_adapter and is_tied(left),
+    )
+    return _part(
+        "config",
+        result.problems,
+        Coverage(judged=len(left), total=len(left), unit="fields"),
+        notes=result.notes,
+    )
+
+
+def _generation_config(case: ExportCase, export: Checkpoint) -> Part:
+    name, file = "generation_config", "generation_config.json"
+    left, right = case.original.json(file), export.json(file)
+    if left is None and right is None:
+        return _not_applicable(name, f"neither has a {file}")
+    if right is None:
+        return _part(name, [_missing(file)])
+    notes = []
+    if left is None:
+        left = configs.implied_generation_config(case.original.json("config.json") or {})
+        notes = [f"{file} was added; it is held against what config.json implies"]
+    if left is None:
+        reason = f"the original has no {file} and its architecture is unknown to the reference implementation"
+        return Part(name=name, outcome=Outcome.NOT_EVALUATED, reason=reason)
+    result = configs.compare_generation_config(left, right)
+    coverage = Coverage(judged=len(left), total=len(left), unit="fields")
+    return _part(name, result.problems, coverage if left else None, notes=[*notes, *result.notes])
+
+
+def _tokenizer(case: ExportCase, export: Checkpoint) -> Part:
+    files = sorted({*VOCABULARIES, "tokenizer_config.json"} & set(case.original.documents))
+    if not files:
+        return _not_applicable("tokenizer", "the original has no tokenizer files")
+    problems, notes = compare_tokenizers(case.original, export)
+    return _part(
+        "tokenizer", problems, Coverage(judged=len(files), total=len(files), unit="files"), notes=notes
+    )
+
+
+def _chat_template(case: ExportCase, export: Checkpoint) -> Part:
+    problems, notes, count = compare_chat_templates(case.original, export)
+    if not count and not problems:
+        return _not_applicable("chat_template", "the original has no chat template")
+    coverage = Coverage(judged=count, total=count, unit="templates") if count else None
+    return _part("chat_template", problems, coverage, notes=notes)
+
+
+def _reload(case: ExportCase, export: Checkpoint) -> Part:
+    if not case.whole:
+        return _not_applicable("reload", "a slice of an export does not load")
+    try:
+        config = export.json("config.json")
+        if config is None:
+            return _part("reload", [_missing("config.json")])
+        loaded = reload(export.path, config, export.nbytes)
+        before = Reloaded()
+        if loaded.missing or loaded.unexpected or loaded.mismatched or loaded.error:
+            before = reload(case.original.path, case.original.json("config.json") or {}, case.original.nbytes)
+    except Unreadable as error:
+        return _part(
+            "reload", [Problem(code="reload-failed", message=str(error), place=Place(file=error.file))]
+        )
+    except NotEvaluated as error:
+        return Part(name="reload", outcome=Outcome.NOT_EVALUATED, reason=error.message)
+    notes = ["loaded on the meta device: keys and shapes, no values"] if loaded.on_meta else []
+    return _part("reload", _reload_problems(loaded, before), notes=notes)
+
+
+def _reload_of_release(original: Checkpoint) -> Reloaded:
+    """What the reference reports for the release; where it cannot load it, that it uses none of its tensors."""
+    try:
+        return reload(original.path, original.json("config.json") or {}, original.nbytes)
+    except NotEvaluated:
+        return Reloaded(unexpected=frozenset(original.tensors))
+
+
+def _reload_problems(loaded: Reloaded, before: Reloaded) -> list[Problem]:
+    """What the reference reports beyond what it reports for the release itself."""
+    groups = (
+        ("key-missing", loaded.missing - before.missing, "is missing: the reference re-initialises it"),
+        ("key-unexpected", loaded.unexpected - before.unexpected, "is not used by the reference"),
+    )
+    problems = [
+        Problem(code=code, message=f"{key} {what}", place=Place(tensor=key))
+        for code, keys, what in groups
+        for key in sorted(keys)
+    ]
+    problems += [
+        Problem(code="key-mismatched", message=f"{key} does not fit: {shapes}", place=Place(tensor=key))
+        for key, shapes in sorted(loaded.mismatched.items())
+        if key not in before.mismatched
+    ]
+    if loaded.error and not before.error:
+        problems.append(
+            Problem(code="reload-failed", message=f"the reference cannot load the export: {loaded.error}")
+        )
+    elif loaded.error:
+        message = f"the reference loads neither the release nor the export: {loaded.error}"
+        problems.append(Problem(code="reload-failed", outcome=Outcome.NOT_EVALUATED, message=message))
+    return problems
+
+
+def _injected_faults() -> list[InjectedFault[ExportCase]]:
+    tensors: tuple[tuple[str, str, str, Callable[[Expectation, Checkpoint], Checkpoint]], ...] = (
+        ("a dropped tensor", "names", "tensor-missing", planted.dropped),
+        ("a renamed tensor", "names", "tensor-renamed", planted.renamed),
+        ("a dtype cast", "dtypes", "dtype-differs", planted.cast),
+        ("a transposed square matrix", "values", "transposed", planted.transposed),
+        ("an unmerged adapter", "values", "adapter-unmerged", planted.unmerged),
+    )
+    return [
+        *(InjectedFault(name, part, code, _plant(change)) for name, part, code, change in tensors),
+        InjectedFault(
+            "a missing generation config", "generation_config", "file-missing", _drop_generation_config
+        ),
+        InjectedFault("a lost chat template", "chat_template", "template-missing", _drop_chat_template),
+    ]
+
+
+def _plant(change: Callable[[Expectation, Checkpoint], Checkpoint]) -> Callable[[ExportCase], ExportCase]:
+    def plant(case: ExportCase) -> ExportCase:
+        return replace(case, export=change(case.expected, _export(case)))
+
+    return plant
+
+
+def _export(case: ExportCase) -> Checkpoint:
+    if case.export is None:
+        raise NotApplicable("there is no export to inject into")
+    return case.export
+
+
+def _drop_generation_config(case: ExportCase) -> ExportCase:
+    export = _export(case)
+    if not all("generation_config.json" in side.documents for side in (case.original, export)):
+        raise NotApplicable("no generation_config.json is in both")
+    return replace(case, export=planted.without_generation_config(export))
+
+
+def _drop_chat_template(case: ExportCase) -> ExportCase:
+    export = _export(case)
+    problems, _, count = compare_chat_templates(case.original, export)
+    if not count or problems:
+        raise NotApplicable("the release has no chat template, or the export has already lost it")
+    return replace(case, export=planted.without_chat_template(export))
+
+
+CHECK = ExportCheck()

@@ -1,0 +1,186 @@
+"""config.json and generation_config.json, equal in meaning: as the reference implementation reads them.
+
+Where the files differ as text, both are read by the reference implementation's own configuration class, which
+fills in defaults and translates old spellings (``rope_theta`` and ``rope_scaling`` into ``rope_parameters``).
+A field that one file leaves out at its default is no difference; it is listed.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from checks.verdict import Outcome, Place, Problem
+
+IGNORED = {
+    "transformers_version": "the writer's version",
+    "_name_or_path": "where it was loaded from",
+    "_attn_implementation_autoset": "a setting of the process that saved it",
+    "_from_model_config": "how the file came to be",
+}
+"""Fields without a meaning for the model, with the reason."""
+
+Json = Mapping[str, Any]
+
+
+@dataclass
+class ConfigResult:
+    """Problems and notes of one configuration file."""
+
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def compare_config(
+    original: Json, export: Json, *, quantization_dropped: bool = False, untied: bool = False
+) -> ConfigResult:
+    """Compare model configurations.
+
+    ``quantization_dropped``: the framework documents that it exports without it. ``untied``: an adapter made
+    head and embedding differ, so they are not tied in the export.
+    """
+    result = ConfigResult()
+    left, right = _plain(original), _plain(export)
+    if quantization_dropped and "quantization_config" in left and "quantization_config" not in right:
+        left.pop("quantization_config")
+        result.notes.append("quantization_config is left out, as the documented export format says")
+    if untied and right.get("tie_word_embeddings") is False:
+        left["tie_word_embeddings"] = False
+        result.notes.append("tie_word_embeddings is false, since the adapter makes head and embedding differ")
+    _compare(result, left, right, "config.json", _model_meaning)
+    return result
+
+
+def compare_generation_config(original: Json, export: Json) -> ConfigResult:
+    """Compare generation configurations."""
+    result = ConfigResult()
+    _compare(result, _plain(original), _plain(export), "generation_config.json", _generation_meaning)
+    return result
+
+
+def implied_generation_config(config: Json) -> dict[str, Any] | None:
+    """What the reference implementation generates with where a release has no generation_config.json."""
+    from transformers import GenerationConfig
+
+    made = _model_config(_plain(config))
+    if made is None:
+        return None
+    implied: dict[str, Any] = GenerationConfig.from_model_config(made).to_dict()
+    return implied
+
+
+def _plain(config: Json) -> dict[str, Any]:
+    """Without the ignored fields, and with the one name that transformers 5 writes for the dtype."""
+    plain = {name: value for name, value in config.items() if name not in IGNORED}
+    if "torch_dtype" in plain:
+        plain.setdefault("dtype", plain.pop("torch_dtype"))
+    for name in ("text_config", "vision_config"):
+        if isinstance(plain.get(name), Mapping):
+            plain[name] = _plain(plain[name])
+    return plain
+
+
+def _compare(
+    result: ConfigResult,
+    left: dict[str, Any],
+    right: dict[str, Any],
+    file: str,
+    meaning: Callable[[dict[str, Any]], dict[str, Any] | None],
+) -> None:
+    raw = _differences(left, right)
+    if not raw:
+        return
+    means_left, means_right = meaning(left), meaning(right)
+    if means_left is None or means_right is None:
+        result.problems.extend(_undefined(name, *pair, file) for name, pair in raw.items())
+        return
+    meant = _differences(_plain(means_left), _plain(means_right))
+    result.problems.extend(_problem(name, *pair, file) for name, pair in meant.items())
+    same = sorted(name for name in raw if not any(_related(name, other) for other in meant))
+    if same:
+        result.notes.append(f"{file}: written otherwise with the same meaning: {', '.join(same[:20])}")
+
+
+def _related(name: str, other: str) -> bool:
+    return name == other or name.startswith(f"{other}.") or other.startswith(f"{name}.")
+
+
+_ABSENT = object()
+
+
+def _differences(left: Json, right: Json, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Fields by dotted path that one side lacks or has otherwise."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in sorted({*left, *right}):
+        a, b = left.get(name, _ABSENT), right.get(name, _ABSENT)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found.update(_differences(a, b, f"{prefix}{name}."))
+        elif not _same(a, b):
+            found[f"{prefix}{name}"] = (a, b)
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, bool) != isinstance(b, bool):
+        return False
+    if isinstance(a, list) != isinstance(b, list) and _ABSENT not in (a, b):
+        a, b = (value if isinstance(value, list) else [value] for value in (a, b))
+    return bool(a == b)
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is _ABSENT else json.dumps(value, default=str)[:200]
+
+
+def _problem(name: str, a: Any, b: Any, file: str) -> Problem:
+    return Problem(
+        code="field-differs",
+        message=f"{name} is {_shown(b)}, the release has {_shown(a)}",
+        place=Place(file=file, field=name),
+        expected=_shown(a),
+        found=_shown(b),
+    )
+
+
+def _undefined(name: str, a: Any, b: Any, file: str) -> Problem:
+    """A difference in a file that the reference implementation cannot read: a new field may be a default."""
+    if a is not _ABSENT:
+        return _problem(name, a, b, file)
+    return Problem(
+        code="field-unknown",
+        outcome=Outcome.INCONCLUSIVE,
+        message=f"{name} = {_shown(b)} was added; the reference implementation cannot say whether by default",
+        place=Place(file=file, field=name),
+        found=_shown(b),
+    )
+
+
+def _model_config(config: dict[str, Any]) -> Any:
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import CONFIG_MAPPING
+
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING or "auto_map" in config:
+        return None
+    try:
+        return CONFIG_MAPPING[kind].from_dict(config)
+    except (StrictDataclassError, TypeError, ValueError, KeyError, AttributeError):
+        return None
+
+
+def _model_meaning(config: dict[str, Any]) -> dict[str, Any] | None:
+    made = _model_config(config)
+    if made is None:
+        return None
+    meaning: dict[str, Any] = json.loads(json.dumps(made.to_dict(), default=str))
+    return meaning
+
+
+def _generation_meaning(config: dict[str, Any]) -> dict[str, Any] | None:
+    from transformers import GenerationConfig
+
+    try:
+        meaning: dict[str, Any] = GenerationConfig.from_dict(config).to_dict()
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return None
+    return meaning

@@ -1,0 +1,99 @@
+"""Loads an export in the reference implementation and reads what it says about every key."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from checks.errors import NotEvaluated
+from checks.rules import RELOAD_BYTES
+
+
+@dataclass(frozen=True)
+class Reloaded:
+    """What the reference implementation reported; ``error`` where it could not load at all."""
+
+    missing: frozenset[str] = frozenset()
+    unexpected: frozenset[str] = frozenset()
+    mismatched: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+    on_meta: bool = False
+
+
+def reload(folder: Path, config: dict[str, Any], nbytes: int) -> Reloaded:
+    """Load a checkpoint folder offline, without any code of its own. Raises `NotEvaluated` where that
+    cannot be.
+
+    Weights of more than `RELOAD_BYTES` are loaded on the meta device: keys and shapes, no values.
+    """
+    loader = _loader(config)
+    _refuse_without_accelerate(config, nbytes)
+    on_meta = nbytes > RELOAD_BYTES
+    arguments: dict[str, Any] = {"device_map": "meta"} if on_meta else {}
+    level = logging.getLogger("transformers").level
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    try:
+        _, info = loader.from_pretrained(
+            str(folder),
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            dtype="auto",
+            **arguments,
+        )
+    except Exception as error:  # noqa: BLE001 - whatever stops the reference from loading it is the finding
+        return Reloaded(error=f"{type(error).__name__}: {str(error)[:400]}", on_meta=on_meta)
+    finally:
+        logging.getLogger("transformers").setLevel(level)
+    return Reloaded(
+        missing=frozenset(info["missing_keys"]),
+        unexpected=frozenset(info["unexpected_keys"]),
+        mismatched=_mismatched(info["mismatched_keys"]),
+        error="; ".join(map(str, info.get("error_msgs", [])))[:400],
+        on_meta=on_meta,
+    )
+
+
+def _mismatched(keys: Iterable[Any]) -> dict[str, str]:
+    return {str(key[0]): f"{list(key[1])} on disk, {list(key[2])} in the model" for key in keys}
+
+
+def _loader(config: dict[str, Any]) -> Any:
+    import transformers
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if "auto_map" in config:
+        raise NotEvaluated(
+            "the configuration asks for code of its own (auto_map), which is never run",
+            "compare with a release whose architecture transformers knows",
+        )
+    architectures = config.get("architectures")
+    name = architectures[0] if isinstance(architectures, list) and architectures else None
+    if isinstance(name, str) and name.isidentifier():
+        found = getattr(transformers, name, None)
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found
+    kind = config.get("model_type")
+    if isinstance(kind, str) and kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and name is None:
+        return AutoModelForCausalLM
+    raise NotEvaluated(
+        f"transformers {transformers.__version__} does not know the architecture {str(name or kind)[:80]!r}"
+    )
+
+
+def _refuse_without_accelerate(config: dict[str, Any], nbytes: int) -> None:
+    from transformers.utils import is_accelerate_available
+
+    if is_accelerate_available():
+        return
+    reason = (
+        "low-precision weights" if config.get("quantization_config") else "weights beyond the memory limit"
+    )
+    if config.get("quantization_config") or nbytes > RELOAD_BYTES:
+        raise NotEvaluated(
+            f"the reference implementation loads {reason} only with accelerate, which is not installed",
+            "install accelerate beside Plumbline",
+        )
