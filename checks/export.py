@@ -403,9 +403,8 @@ def _reload(case: ExportCase, export: Checkpoint) -> Part:
         if config is None:
             return _part("reload", [_missing("config.json")])
         loaded = reload(export.path, config, export.nbytes)
-        before = Reloaded()
-        if loaded.missing or loaded.unexpected or loaded.mismatched or loaded.error:
-            before = reload(case.original.path, case.original.json("config.json") or {}, case.original.nbytes)
+        clean = not (loaded.missing or loaded.unexpected or loaded.mismatched or loaded.error)
+        before = Reloaded() if clean else _reload_of_release(case.original)
     except Unreadable as error:
         return _part(
             "reload", [Problem(code="reload-failed", message=str(error), place=Place(file=error.file))]
@@ -417,7 +416,7 @@ def _reload(case: ExportCase, export: Checkpoint) -> Part:
 
 
 def _reload_of_release(original: Checkpoint) -> Reloaded:
-    """What the reference reports for the release; where it cannot load it, that it uses none of its tensors."""
+    """What the reference reports for the release; where it cannot load it: nothing it lacks, all unused."""
     try:
         return reload(original.path, original.json("config.json") or {}, original.nbytes)
     except NotEvaluated:

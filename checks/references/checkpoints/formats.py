@@ -94,7 +94,7 @@ def _e5m2() -> Floats:
 
 
 def _e8m0() -> Floats:
-    values = np.ldexp(1.0, np.minimum(np.arange(256), 254) - 127).astype(np.float32)
+    values: Floats = np.ldexp(1.0, np.minimum(np.arange(256), 254) - 127).astype(np.float32)
     values[255] = np.nan
     return values
 
