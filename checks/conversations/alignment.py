@@ -1,0 +1,150 @@
+"""Lays one recorded document over the row it should be: where it begins, how much of it is there, what
+differs.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from checks.records.documents import Document
+from checks.records.rows import IGNORED
+from checks.references.expected import ExpectedRow
+from checks.references.spans import Stop
+
+Ints = npt.NDArray[np.int32]
+
+
+class Fit(StrEnum):
+    """How the ids of a document compare with its row's."""
+
+    EQUAL = "equal"
+    CUT = "cut at the maximum length"
+    WRONGLY_CUT = "cut elsewhere"
+    DOUBLE_BOS = "first token doubled"
+    EMPTY = "empty"
+    DIFFERS = "differs"
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """``first``: token of the sequence where the row begins; ``kept``: how many of its tokens are there.
+
+    ``skipped``: tokens missing at the row's start (cut on the left). ``appended``: one stop token follows
+    the row that the template leaves to the next header. ``differs_at``: first differing token of the row.
+    """
+
+    fit: Fit
+    first: int
+    kept: int
+    skipped: int = 0
+    appended: bool = False
+    differs_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What decides how a row may lie in a document. ``padding`` are the ids that may pad where no mask
+    says so.
+    """
+
+    max_length: int | None = None
+    padding: frozenset[int] = frozenset()
+    stops: frozenset[int] = frozenset()
+    shifted: bool = False
+
+
+def align(document: Document, row: ExpectedRow, terms: Terms) -> Alignment:
+    """The alignment of a document with a row."""
+    ids, wanted = document.ids, row.ids[: terms.max_length]
+    if len(ids) == 0:
+        return Alignment(Fit.EMPTY, document.start, 0)
+    cut = len(wanted) < len(row.ids)
+    found = _whole(document, row, wanted, terms)
+    if found is not None:
+        first, kept, appended = found
+        return Alignment(Fit.CUT if cut else Fit.EQUAL, first, kept, appended=appended)
+    if len(ids) > 1 and len(wanted) and ids[0] == ids[1] == wanted[0]:
+        shorter = wanted[:-1] if cut else wanted
+        if _starts_with(ids[1:], shorter) and _is_padding(document, 1 + len(shorter), terms):
+            return Alignment(Fit.DOUBLE_BOS, document.start + 1, len(shorter))
+    return _cut_elsewhere(document, row.ids, terms) or _difference(document, wanted)
+
+
+def _starts_with(ids: Ints, wanted: Ints) -> bool:
+    return len(ids) >= len(wanted) and bool(np.array_equal(ids[: len(wanted)], wanted))
+
+
+def _whole(document: Document, row: ExpectedRow, wanted: Ints, terms: Terms) -> tuple[int, int, bool] | None:
+    """(first, kept, appended) where the document is the row, between paddings."""
+    ids, length = document.ids, len(wanted)
+    if _starts_with(ids, wanted):
+        if _is_padding(document, length, terms):
+            return document.start, length, False
+        last = row.turns[-1].stop if row.turns else None
+        if last is Stop.NONE and int(ids[length]) in terms.stops and _is_padding(document, length + 1, terms):
+            return document.start, length, True
+    if length == len(row.ids):
+        shortest = min(row.padding, length - 1 if terms.shifted and length and row.mask[-1] == 0 else length)
+        # Nothing after the last stop token is generated, so a row may end there (and, with shifted labels,
+        # lacks a last token that no label names).
+        if shortest < length and _starts_with(ids, wanted[:shortest]):
+            same = shortest + int(np.sum(_same(ids[shortest:length], wanted[shortest:])))
+            if _is_padding(document, same, terms):
+                return document.start, same, False
+    before = len(ids) - length
+    padded = before > 0 and document.unmasked and bool(np.array_equal(ids[before:], wanted))
+    if padded and int(ids[0]) in terms.padding and bool((ids[:before] == ids[0]).all()):
+        return document.start + before, length, False
+    return None
+
+
+def _same(left: Ints, right: Ints) -> npt.NDArray[np.bool_]:
+    equal = left == right[: len(left)]
+    return np.logical_and.accumulate(equal) if len(equal) else equal
+
+
+def _is_padding(document: Document, offset: int, terms: Terms) -> bool:
+    """Whether everything from an offset on is padding: nothing, or (without a mask) one id repeated.
+
+    An id that is no known padding id counts when no label covers it: behind the row, it then changes nothing.
+    """
+    rest = document.ids[offset:]
+    if len(rest) == 0:
+        return True
+    if not document.unmasked or (rest != rest[0]).any():
+        return False
+    labels = document.sequence.labels
+    unlabelled = labels is not None and bool(
+        (labels[document.start + offset : document.end] == IGNORED).all()
+    )
+    return int(rest[0]) in terms.padding or unlabelled
+
+
+def _cut_elsewhere(document: Document, whole: Ints, terms: Terms) -> Alignment | None:
+    ids = document.ids
+    if len(whole) and _starts_with(ids, whole) and _is_padding(document, len(whole), terms):
+        return Alignment(Fit.WRONGLY_CUT, document.start, len(whole))
+    if len(ids) > len(whole) or len(whole) == 0:
+        return None
+    kept = len(ids)
+    if document.unmasked and kept:
+        different = np.flatnonzero(ids[::-1] != ids[-1])
+        if int(ids[-1]) in terms.padding and len(different):
+            kept = len(ids) - int(different[0])
+    for length in {len(ids), kept}:
+        if length > 0 and bool(np.array_equal(ids[:length], whole[:length])):
+            return Alignment(Fit.WRONGLY_CUT, document.start, length)
+    if bool(np.array_equal(ids, whole[-len(ids) :])):
+        return Alignment(Fit.WRONGLY_CUT, document.start, len(ids), skipped=len(whole) - len(ids))
+    return None
+
+
+def _difference(document: Document, wanted: Ints) -> Alignment:
+    ids = document.ids
+    common = min(len(ids), len(wanted))
+    different = np.flatnonzero(ids[:common] != wanted[:common])
+    return Alignment(
+        Fit.DIFFERS, document.start, 0, differs_at=int(different[0]) if len(different) else common
+    )

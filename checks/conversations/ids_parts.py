@@ -1,0 +1,162 @@
+"""Token ids: content, order, truncation and coverage of one epoch."""
+
+import numpy as np
+
+from checks.conversations.alignment import Fit
+from checks.conversations.labels import place_of
+from checks.conversations.pairing import Pair, Pairing
+from checks.conversations.rows_case import Rows, comparable, not_here
+from checks.records.documents import Document
+from checks.references.expected import MUST, STOP, ExpectedRow, describe
+from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
+
+
+def content_part(case: Rows, pairing: Pairing) -> Part:
+    """Whether each recorded row is a row of the workload, token by token."""
+    problems = [_unexpected(document) for document in pairing.unexpected]
+    for each in (*pairing.pairs, *pairing.repeated):
+        problem = _content_problem(case, each)
+        if problem:
+            problems.append(problem)
+    paired = len(pairing.pairs) + len(pairing.repeated)
+    undecided = sum(bool(each.row.problem) for each in (*pairing.pairs, *pairing.repeated))
+    total = paired + len(pairing.unexpected)
+    return part_of(
+        "ids/content", problems, coverage=Coverage(judged=total - undecided, total=total, unit="rows")
+    )
+
+
+def _unexpected(document: Document) -> Problem:
+    named = f" (it names row {document.row})" if document.row is not None else ""
+    return Problem(
+        code="row-unexpected",
+        message=f"a recorded row is no row of the workload{named}",
+        place=place_of(document, None),
+        next_step="give the workload these rows were made from; a row_id in each makes the pairing exact",
+    )
+
+
+def _content_problem(case: Rows, each: Pair) -> Problem | None:
+    fit, document, row = each.alignment.fit, each.document, each.row
+    if row.problem:
+        return Problem(
+            code="not-rendered",
+            outcome=Outcome.INCONCLUSIVE,
+            message=f"the release's template gives no text for this row: {row.problem}",
+            place=place_of(document, row),
+        )
+    if fit is Fit.EMPTY:
+        return Problem(
+            code="row-missing", message="the recorded row holds no token", place=place_of(document, row)
+        )
+    if fit is Fit.DOUBLE_BOS:
+        return Problem(
+            code="double-bos",
+            message="the row's first control token is there twice",
+            place=place_of(document, row, 1),
+            expected=describe(case.tokenizer, row.ids[:2]),
+            found=describe(case.tokenizer, document.ids[:2]),
+        )
+    return _difference(case, each) if fit is Fit.DIFFERS else None
+
+
+def _difference(case: Rows, each: Pair) -> Problem:
+    at = each.alignment.differs_at or 0
+    wanted = each.row.ids[: case.recipe.terms.max_length][at : at + 4]
+    return Problem(
+        code="content-differs",
+        message="the row's tokens are not those of the release's template and tokenizer",
+        place=place_of(each.document, each.row, at, each.row.message_at(at)),
+        expected=describe(case.tokenizer, wanted) or "the row ends here",
+        found=describe(case.tokenizer, each.document.ids[at : at + 4]) or "the row ends here",
+        next_step="compare the template, its arguments and the date with those of inference",
+    )
+
+
+def order_part(case: Rows, pairing: Pairing) -> Part:
+    """Whether each rank sees its rows in the workload's order."""
+    if case.recipe.shuffle or case.recipe.packing != "none":
+        why = "the recipe shuffles rows" if case.recipe.shuffle else "packing may reorder rows"
+        return not_here("ids/order", f"{why}: every order is right")
+    problems, last = [], dict[int, int]()
+    for each in sorted(pairing.pairs, key=lambda each: each.document.sequence.index):
+        rank = each.document.sequence.rank
+        if each.row.index < last.get(rank, -1):
+            problems.append(
+                Problem(
+                    code="order-differs",
+                    message=f"row {each.row.index} comes after row {last[rank]}",
+                    place=place_of(each.document, each.row),
+                    next_step="if the recipe shuffles the rows, say so with --shuffle",
+                )
+            )
+        last[rank] = max(each.row.index, last.get(rank, -1))
+    return part_of("ids/order", problems, coverage=_rows_coverage(pairing))
+
+
+def _rows_coverage(pairing: Pairing) -> Coverage:
+    total = len(pairing.pairs) + len(pairing.missing)
+    return Coverage(judged=len(pairing.pairs), total=total, unit="rows")
+
+
+def truncation_part(case: Rows, pairing: Pairing) -> Part:
+    """Whether rows are cut at the maximum length and nowhere else."""
+    limit, problems, cut, judged = case.recipe.terms.max_length, [], 0, 0
+    for each in pairing.pairs:
+        judged += comparable(each)
+        cut += each.alignment.fit is Fit.CUT
+        if each.alignment.fit is Fit.WRONGLY_CUT:
+            problems.append(_wrongly_cut(each, limit))
+    return part_of(
+        "ids/truncation",
+        problems,
+        coverage=Coverage(judged=judged, total=len(pairing.pairs), unit="rows"),
+        measurements=(Measurement(name="rows cut at the maximum length", value=cut, unit="rows"),),
+    )
+
+
+def _wrongly_cut(each: Pair, limit: int | None) -> Problem:
+    length, kept = len(each.row.ids), each.alignment.kept
+    return Problem(
+        code="truncation-differs",
+        message=f"the row has {kept} of its {length} tokens"
+        + (", cut on the left" if each.alignment.skipped else ""),
+        place=place_of(each.document, each.row, kept),
+        expected=f"{length if limit is None else min(limit, length)} tokens",
+        found=f"{kept} tokens",
+        next_step="if the recipe cuts rows, give its length with --max-length",
+    )
+
+
+def coverage_part(case: Rows, pairing: Pairing) -> Part:
+    """Whether each row of the workload is there once, over all ranks."""
+    problems, nothing_left = [], 0
+    for row in pairing.missing:
+        if not row.problem and _is_empty_when_cut(row, case.recipe.terms.max_length):
+            nothing_left += 1
+            continue
+        problems.append(
+            Problem(
+                code="row-dropped",
+                message="a row of the workload is not in the recorded rows",
+                place=Place(row=row.index),
+                next_step="if the rows are a sample, give the same sample of the workload",
+            )
+        )
+    for each in pairing.repeated:
+        problems.append(
+            Problem(
+                code="row-repeated",
+                message="a row of the workload is there more than once in one epoch",
+                place=place_of(each.document, each.row),
+                next_step="if the rows hold several epochs, give each row its epoch",
+            )
+        )
+    notes = (f"{nothing_left} rows left out whose supervised tokens are all cut",) if nothing_left else ()
+    return part_of("ids/coverage", problems, coverage=_rows_coverage(pairing), notes=notes)
+
+
+def _is_empty_when_cut(row: ExpectedRow, limit: int | None) -> bool:
+    if limit is None or len(row.ids) <= limit:
+        return False
+    return not np.isin(row.mask[:limit], (MUST, STOP)).any()

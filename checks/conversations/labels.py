@@ -1,0 +1,279 @@
+"""What the loss covers in one recorded row, against what the release's template says the model generates."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from checks.conversations.pairing import Pair
+from checks.records.documents import Document
+from checks.records.rows import IGNORED
+from checks.references.expected import EITHER, MUST, MUST_NOT, STOP, ExpectedRow, Turn
+from checks.references.spans import Stop
+from checks.verdict import Outcome, Place, Problem
+
+Bools = npt.NDArray[np.bool_]
+_MAX_RUNS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRow:
+    """A row's labels over its document and the padding around it: what is supervised, and what should be.
+
+    ``mask``: int8, the codes of `checks.references.expected`; ``origin``: where the row's token 0 lies in it.
+    ``kept``: how many of the row's tokens are there.
+    """
+
+    pair: Pair
+    labels: npt.NDArray[np.int32]
+    ids: npt.NDArray[np.int32]
+    mask: npt.NDArray[np.int8]
+    supervised: Bools
+    origin: int
+    kept: int
+
+    def place(self, position: int | None = None, turn: int | None = None) -> Place:
+        """Where in the row: ``position`` counts from the start of the document's padding."""
+        return place_of(
+            self.pair.document, self.pair.row, None if position is None else position - self.origin, turn
+        )
+
+
+def place_of(
+    document: Document, row: ExpectedRow | None, token: int | None = None, turn: int | None = None
+) -> Place:
+    """The place of a token of a row in a recorded document."""
+    return Place(
+        row=row.index if row else document.row,
+        sequence=document.sequence.index,
+        turn=turn,
+        token=None if token is None else max(token, 0),
+        epoch=document.sequence.epoch,
+        rank=document.sequence.rank or None,
+    )
+
+
+def labelled(pair: Pair, stop_has_a_part: bool) -> LabelledRow | None:
+    """The labels of an aligned row; None when its sequence has none. A turn's stop token is judged by
+    ``stop``.
+    """
+    document, alignment = pair.document, pair.alignment
+    sequence = document.sequence
+    if sequence.labels is None:
+        return None
+    low, high = document.low, document.high
+    mask = np.zeros(high - low, dtype=np.int8)
+    origin, kept, skipped = alignment.first - low, alignment.kept, alignment.skipped
+    mask[origin : origin + kept] = pair.row.mask[skipped : skipped + kept]
+    if alignment.appended:
+        mask[origin + kept] = EITHER
+    labels = sequence.labels[low:high]
+    supervised = labels != IGNORED
+    if sequence.weights is not None:
+        supervised = supervised & (sequence.weights[low:high] != 0)
+    if not stop_has_a_part:
+        mask[mask == STOP] = MUST
+    return LabelledRow(
+        pair, labels, sequence.ids[low:high], mask, supervised, origin - skipped, kept + skipped
+    )
+
+
+def label_problems(row: LabelledRow) -> list[Problem]:
+    """What is wrong with the labels of one row (its stop tokens aside)."""
+    must, may = (row.mask == MUST) | (row.mask == STOP), row.mask != MUST_NOT
+    if not must.any() and not row.supervised.any():
+        return _nothing_to_supervise(row)
+    if must.any() and not row.supervised.any():
+        return [_none_supervised(row, must)]
+    shifted = _shifted(row, must)
+    if shifted:
+        return [shifted]
+    problems = _value_problems(row)
+    for start, end in _runs((row.mask == MUST) & ~row.supervised)[:_MAX_RUNS]:
+        problems.append(_missing(row, start, end))
+    for start, end in _runs(row.supervised & ~may)[:_MAX_RUNS]:
+        problems.append(_unwanted(row, start, end))
+    return problems
+
+
+def _nothing_to_supervise(row: LabelledRow) -> list[Problem]:
+    whole = row.pair.row.mask
+    if row.kept >= len(whole) or not ((whole == MUST) | (whole == STOP)).any():
+        return []
+    return [
+        Problem(
+            code="no-supervised-token",
+            message="the maximum length cuts every token that the loss should cover "
+            f"({row.kept} of {len(whole)} kept)",
+            place=row.place(),
+            next_step="raise the maximum length or take such rows out of the workload",
+        )
+    ]
+
+
+def _none_supervised(row: LabelledRow, must: Bools) -> Problem:
+    return Problem(
+        code="no-supervised-token",
+        message="no token of the row is supervised",
+        place=row.place(int(np.flatnonzero(must)[0])),
+        expected=f"{int(must.sum())} supervised tokens",
+        found="0",
+    )
+
+
+def _shifted(row: LabelledRow, must: Bools) -> Problem | None:
+    """Labels that fit the row exactly when moved by one token."""
+    for step, words in ((1, "one ahead of"), (-1, "one behind")):
+        values = _moved(row.labels, step)
+        on = values != IGNORED
+        if not on.any() or (row.labels[row.supervised] == row.ids[row.supervised]).all():
+            continue
+        if (values[on] == row.ids[on]).all():
+            return _shift_problem(row, must, f"labels are {words} their tokens", words)
+    for step, words in ((1, "one token early"), (-1, "one token late")):
+        on = _moved(row.supervised.astype(np.int32), step, 0) == 1
+        either = row.mask == EITHER
+        if (
+            must.any()
+            and (on | either)[must].all()
+            and not (on & ~must & ~either).any()
+            and not _fits(row, must)
+        ):
+            return _shift_problem(row, must, f"the supervised tokens lie {words}", words)
+    return None
+
+
+def _fits(row: LabelledRow, must: Bools) -> bool:
+    either = row.mask == EITHER
+    return bool(row.supervised[must].all()) and not bool((row.supervised & ~must & ~either).any())
+
+
+def _moved(values: npt.NDArray[np.int32], step: int, fill: int = IGNORED) -> npt.NDArray[np.int32]:
+    moved = np.full_like(values, fill)
+    if step > 0:
+        moved[step:] = values[:-step]
+    else:
+        moved[:step] = values[-step:]
+    return moved
+
+
+def _shift_problem(row: LabelledRow, must: Bools, message: str, words: str) -> Problem:
+    first = int(np.flatnonzero(must)[0]) if must.any() else 0
+    return Problem(
+        code="labels-shifted",
+        message=message,
+        place=row.place(first, _turn_at(row, first)),
+        expected="labels aligned with their tokens",
+        found=words,
+        next_step="if the framework feeds labels that are already shifted, say so with --labels shifted",
+    )
+
+
+def _value_problems(row: LabelledRow) -> list[Problem]:
+    wrong = row.supervised & (row.labels != row.ids)
+    return [
+        Problem(
+            code="token-wrongly-supervised",
+            message=f"the label is another token than the one at its place ({end - start} such labels)",
+            place=row.place(start, _turn_at(row, start)),
+            expected=str(int(row.ids[start])),
+            found=str(int(row.labels[start])),
+        )
+        for start, end in _runs(wrong)[:1]
+    ]
+
+
+def _missing(row: LabelledRow, start: int, end: int) -> Problem:
+    return Problem(
+        code="token-not-supervised",
+        message=f"{end - start} generated token(s) of the turn are not supervised",
+        place=row.place(start, _turn_at(row, start)),
+        expected="supervised",
+        found="not supervised",
+    )
+
+
+def _unwanted(row: LabelledRow, start: int, end: int) -> Problem:
+    token = start - row.origin
+    message = row.pair.row.message_at(token)
+    inside = 0 <= token < row.kept
+    if not inside:
+        what = "padding (or of text beyond the conversation)"
+    elif message is None:
+        what = "text that the template writes (a header or a separator)"
+    else:
+        what = f"a {row.pair.row.roles[message]} turn"
+    return Problem(
+        code="token-wrongly-supervised",
+        message=f"{end - start} token(s) of {what} are supervised",
+        place=row.place(start, message),
+        expected="not supervised",
+        found="supervised",
+    )
+
+
+def _turn_at(row: LabelledRow, position: int) -> int | None:
+    return row.pair.row.message_at(position - row.origin)
+
+
+def _runs(flags: Bools) -> list[tuple[int, int]]:
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
+    return [(int(start), int(end)) for start, end in zip(edges[0::2], edges[1::2], strict=True)]
+
+
+def undecided_problems(row: LabelledRow) -> list[Problem]:
+    """One for each turn to be supervised that the references do not decide."""
+    return [
+        Problem(
+            code="undecided-turn",
+            outcome=Outcome.INCONCLUSIVE,
+            message=turn.reason,
+            place=row.place(turn.tokens[0] + row.origin, turn.message),
+            next_step="train such a turn as the last one of its own row, or supervise the last turn only",
+        )
+        for turn in row.pair.row.turns
+        if turn.supervised and not turn.decided and turn.tokens[0] < row.kept
+    ]
+
+
+def stop_problems(row: LabelledRow) -> list[Problem] | None:
+    """Turns that never teach the model to stop; None when the row has no turn whose stop can be judged."""
+    turns = [turn for turn in row.pair.row.turns if turn.supervised and turn.decided]
+    judged = [turn for turn in turns if _stop_position(row, turn) is not None or _lacks_stop(row, turn)]
+    if not judged:
+        return None
+    problems = []
+    for turn in judged:
+        position = _stop_position(row, turn)
+        if position is None or not row.supervised[position]:
+            problems.append(_never_stops(row, turn, position))
+    return problems
+
+
+def _stop_position(row: LabelledRow, turn: Turn) -> int | None:
+    """Where the turn's stop token lies in the labels; None when it has none here or it was cut off."""
+    if (
+        turn.stop in (Stop.IN_TURN, Stop.NEXT_HEADER)
+        and turn.stop_token is not None
+        and turn.stop_token < row.kept
+    ):
+        return turn.stop_token + row.origin
+    if turn.stop is Stop.NONE and row.pair.alignment.appended and turn is row.pair.row.turns[-1]:
+        return row.kept + row.origin
+    return None
+
+
+def _lacks_stop(row: LabelledRow, turn: Turn) -> bool:
+    """Whether the whole turn is there and nothing after it stops it."""
+    return turn.stop is Stop.NONE and turn.tokens[1] <= row.kept and len(row.pair.row.ids) <= row.kept
+
+
+def _never_stops(row: LabelledRow, turn: Turn, position: int | None) -> Problem:
+    return Problem(
+        code="stop-unlabelled",
+        message="the turn never teaches the model to stop: "
+        + ("its stop token is not supervised" if position is not None else "no stop token follows it"),
+        place=row.place(turn.tokens[1] - 1 + row.origin if position is None else position, turn.message),
+        expected="a supervised stop token",
+        found="not supervised" if position is not None else "none",
+    )

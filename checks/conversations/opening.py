@@ -1,0 +1,201 @@
+"""Opens what the data check compares: settings, template, recipe and rows."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from checks.check import Context, Progress
+from checks.conversations.alignment import Terms
+from checks.conversations.cutting import cut_documents
+from checks.conversations.inputs import DataInputs
+from checks.conversations.rows_case import Recipe, Rows
+from checks.errors import BadInput
+from checks.records.documents import aligned
+from checks.records.rows import Dump
+from checks.records.runs import RunFolder, sha256_file
+from checks.records.workload import Conversation
+from checks.references.expected import Reference
+from checks.references.packs import load_pack
+from checks.references.rendering import ChatTemplate, read_template, template_source
+from checks.references.tokenization import ReleaseTokenizer, StopTokens
+from checks.verdict import Evidence
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The inputs, completed from the run's own settings where a run folder is judged."""
+
+    inputs: DataInputs
+    job: Mapping[str, JsonValue]
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """The caller's value, else the run's, else the default."""
+        given = getattr(self.inputs, name, None)
+        if given is None or given == {}:
+            given = self.job.get(name)
+        return default if given is None else given
+
+    def resolved(self) -> dict[str, JsonValue]:
+        """Every setting that decides the right answer, as used."""
+        return {
+            "columns": self.value("columns", {}),
+            "template_kwargs": self.value("template_kwargs", {}),
+            "date": self.value("date"),
+            "max_length": self.value("max_length"),
+            "packing": self.value("packing", "none"),
+            "shuffle": bool(self.value("shuffle", False)),
+            "supervise": self.inputs.supervise,
+            "labels": self.value("labels", "aligned"),
+            "epochs": self.job.get("epochs"),
+        }
+
+
+def pack_note(framework: str | None) -> str:
+    """The connection pack in words; empty when none is named. Raises `BadInput`."""
+    if framework is None:
+        return ""
+    pack = load_pack(framework)
+    return f"{pack.about.title} (pack {pack.name}, {pack.digest[:12]})"
+
+
+def run_date(run: RunFolder) -> str | None:
+    """The day on which the run made its rows; None when it ran over midnight or did not say."""
+    days = {moment[:10] for ended in run.exits() for moment in (ended.started, ended.ended) if moment}
+    return next(iter(days)) if len(days) == 1 else None
+
+
+def column_names(value: Any, name: str) -> dict[str, str]:
+    """A mapping of column names. Raises `BadInput`."""
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise BadInput(f"{name} is {value!r}, not a mapping of names")
+    return {str(key): item for key, item in value.items()}
+
+
+def _date(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadInput(f"the date {text!r} is not one", "write it as 2026-01-31") from error
+
+
+def template_of(
+    inputs: DataInputs,
+    run: RunFolder | None,
+    used: dict[str, JsonValue],
+    tokenizer: ReleaseTokenizer,
+    tools: bool,
+) -> ChatTemplate:
+    """The template to render: the caller's, the run's, else the release's."""
+    path = inputs.template
+    if path is None and run is not None and "template" in run.job.inputs:
+        path = Path(run.job.inputs["template"])
+    if path is not None:
+        source, origin = read_template(path), str(path)
+    else:
+        source, origin = template_source(inputs.model, tokenizer.configuration, tools)
+    arguments = used["template_kwargs"]
+    if not isinstance(arguments, dict):
+        raise BadInput(f"template_kwargs is {arguments!r}, not a mapping")
+    date = used["date"]
+    return ChatTemplate(
+        source,
+        origin,
+        {**tokenizer.special_tokens, **arguments},
+        _date(date if isinstance(date, str) else None),
+    )
+
+
+def recipe_of(
+    used: dict[str, JsonValue], dump: Dump, tokenizer: ReleaseTokenizer, stops: StopTokens, world_size: int
+) -> Recipe:
+    """The settings as the judge needs them. Raises `BadInput`."""
+    padding = {tokenizer.id_of("pad_token"), tokenizer.id_of("eos_token")}
+    terms = Terms(
+        max_length=_number(used["max_length"], "max_length"),
+        padding=frozenset(number for number in padding if number is not None),
+        stops=stops.ids,
+        shifted=used["labels"] == "shifted",
+    )
+    return Recipe(
+        packing=str(used["packing"]),
+        shuffle=bool(used["shuffle"]),
+        epochs=_number(used["epochs"], "epochs"),
+        world_size=world_size,
+        terms=terms,
+        stop_has_a_part=stops.named_by_release,
+        labelled=any(sequence.labels is not None for sequence in dump.sequences),
+    )
+
+
+def _number(value: JsonValue, name: str) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return value
+    raise BadInput(f"{name} is {value!r}, no positive number")
+
+
+def rows_of(
+    reference: Reference, conversations: list[Conversation], dump: Dump, recipe: Recipe, progress: Progress
+) -> Rows:
+    """The documents of the dump beside the rendered workload."""
+    rows = tuple(reference.rows(conversations, progress))
+    sequences = dump.sequences
+    if recipe.terms.shifted:
+        sequences = tuple(aligned(sequence) for sequence in sequences)
+    documents = cut_documents(sequences, list(rows), recipe.packing != "none", recipe.terms.max_length)
+    return Rows(documents, rows, recipe, reference.tokenizer)
+
+
+def context_of(
+    inputs: DataInputs,
+    run: RunFolder | None,
+    dump: Dump,
+    used: dict[str, JsonValue],
+    template: ChatTemplate,
+    stops: str,
+    pack: str,
+) -> Context:
+    """What the verdict says beside its parts."""
+    digest = hashlib.sha256(template.source.encode()).hexdigest()
+    settings: dict[str, JsonValue] = {
+        **used,
+        "template": template.origin,
+        "template_sha256": digest,
+        "stop_tokens": stops,
+    }
+    if dump.masked:
+        settings["labels_from"] = f"column {dump.masked}"
+    target = {
+        "model": inputs.model.name,
+        **({"framework": pack} if pack else {}),
+        **(run.job.target if run else {}),
+    }
+    return Context(
+        target=target,
+        settings={name: value for name, value in settings.items() if value is not None},
+        evidence=_evidence(inputs, dump),
+        run_id=run.job.run_id if run else None,
+        confinement=run.job.confinement if run else "none",
+        stand_ins=(f"the template {template.origin} stands in for the release's own",)
+        if inputs.template
+        else (),
+    )
+
+
+def _evidence(inputs: DataInputs, dump: Dump) -> tuple[Evidence, ...]:
+    files = [(inputs.workload, "workload"), (inputs.model / "tokenizer.json", "release")]
+    files += [(inputs.rows, "rows")] if inputs.rows.is_file() else []
+    if inputs.rows.is_dir() and not dump.evidence:
+        files += [(path, "rows") for path in sorted(inputs.rows.rglob("*.arrow"))]
+    return (*dump.evidence, *(_file_evidence(path.resolve(), role) for path, role in files))
+
+
+def _file_evidence(path: Path, role: str) -> Evidence:
+    digest, size = sha256_file(path)
+    return Evidence(path=str(path), sha256=digest, size=size, role=role)

@@ -1,0 +1,43 @@
+"""What the data check judges, and what its parts share."""
+
+from dataclasses import dataclass, field
+
+from checks.conversations.alignment import Fit, Terms
+from checks.conversations.pairing import Pair
+from checks.records.documents import Document
+from checks.references.expected import ExpectedRow
+from checks.references.tokenization import ReleaseTokenizer
+from checks.verdict import Outcome, Part
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings that decide the right answer."""
+
+    packing: str = "none"
+    shuffle: bool = False
+    epochs: int | None = None
+    world_size: int = 1
+    terms: Terms = field(default_factory=Terms)
+    stop_has_a_part: bool = False
+    labelled: bool = True
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is judged: documents of every epoch beside the workload's rows."""
+
+    documents: tuple[Document, ...]
+    rows: tuple[ExpectedRow, ...]
+    recipe: Recipe
+    tokenizer: ReleaseTokenizer
+
+
+def comparable(each: Pair) -> bool:
+    """Whether a row's ids allow a look at its labels."""
+    return not each.row.problem and each.alignment.fit not in (Fit.DIFFERS, Fit.EMPTY)
+
+
+def not_here(name: str, reason: str) -> Part:
+    """A part that says nothing about these rows, and why."""
+    return Part(name=name, outcome=Outcome.NOT_EVALUATED, reason=reason, applicable=False)

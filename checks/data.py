@@ -1,0 +1,164 @@
+"""The data check: training sees each conversation as inference does; the loss covers what the model
+generates.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from checks.check import Check, Context, InjectedFault, NotApplicable, Progress, silent
+from checks.conversations.faults import FAULTS
+from checks.conversations.inputs import DataInputs
+from checks.conversations.opening import (
+    Settings,
+    column_names,
+    context_of,
+    pack_note,
+    recipe_of,
+    rows_of,
+    run_date,
+    template_of,
+)
+from checks.conversations.pairing import Pair, pair
+from checks.conversations.parts import PARTS, judge_rows
+from checks.conversations.rows_case import Rows
+from checks.records.rows import read_dump
+from checks.records.run_rows import read_run_rows
+from checks.records.runs import RunFolder, is_run_folder
+from checks.records.workload import read_workload
+from checks.references.expected import Reference, stop_names
+from checks.references.tokenization import ReleaseTokenizer, stop_tokens
+from checks.rules import CLEAN_ROW_TRIES
+from checks.verdict import Coverage, Outcome, Part, Problem, part_of
+
+
+def _on_case(fault: InjectedFault[Rows]) -> InjectedFault["DataCase"]:
+    return InjectedFault(
+        fault.name, fault.part, fault.code, lambda case: replace(case, rows=fault.plant(case.rows))
+    )
+
+
+@dataclass(frozen=True)
+class DataCase:
+    """Recorded rows beside the reference's."""
+
+    rows: Rows
+    run_problems: tuple[Problem, ...] | None
+    world_size: int
+    context: Context
+
+
+class DataCheck(Check[DataInputs, DataCase]):
+    """Training sees each conversation as inference does, and the loss covers the text that the model
+    generates.
+
+    Recorded rows are compared, token by token, with the workload rendered by the release's own chat template
+    and tokenised by its own tokenizer. Which tokens the loss should cover comes from two independent
+    references: the prefix difference in token space, and a rendering of sentinel texts that is mapped back.
+    Where they do not decide a turn, ``labels`` is inconclusive and says why.
+
+    Parts: ids/content, ids/order, ids/truncation, ids/packing, ids/coverage, ids/epochs, labels, stop; for a
+    run folder also run (what became of each rank).
+    """
+
+    name: ClassVar[str] = "data"
+    title: ClassVar[str] = "Rows and labels"
+    question: ClassVar[str] = (
+        "Does training see each conversation as inference does, and does the loss cover the text that the "
+        "model generates?"
+    )
+    reference: ClassVar[str] = (
+        "the release's chat template in an own Jinja environment; its tokenizer.json read with the "
+        "tokenizers library (which frameworks use too); spans by prefix difference, confirmed by sentinel texts"
+    )
+    rule: ClassVar[str] = (
+        "ids equal; every generated token supervised and no other; a stop token supervised in every turn"
+    )
+    training: ClassVar[Literal["none", "one step", "run"]] = "none"
+    records: ClassVar[tuple[str, ...]] = ("rows",)
+    example: ClassVar[str] = (
+        "plumbline check data --model models/gpt-oss-20b --workload train.jsonl --rows rows.jsonl "
+        "--date 2026-01-31"
+    )
+    order: ClassVar[int] = 30
+    inputs = DataInputs
+    faults = tuple(_on_case(fault) for fault in FAULTS)
+
+    def open(self, inputs: DataInputs, progress: Progress) -> DataCase:
+        """Read the rows, the workload and the release, and render the reference."""
+        note = pack_note(inputs.framework)
+        run = RunFolder.open(inputs.rows) if is_run_folder(inputs.rows) else None
+        recorded = read_run_rows(run) if run else None
+        dump = recorded.dump if recorded else read_dump(inputs.rows)
+        settings = Settings(inputs, run.job.settings if run else {})
+        if recorded and recorded.shifted and inputs.labels is None:
+            settings = replace(settings, job={**settings.job, "labels": "shifted"})
+        used = settings.resolved()
+        if run and used["date"] is None:
+            used["date"] = run_date(run)
+        conversations = read_workload(inputs.workload, column_names(used["columns"], "columns"))
+        tokenizer = ReleaseTokenizer.load(inputs.model)
+        stops = stop_tokens(inputs.model, tokenizer)
+        template = template_of(inputs, run, used, tokenizer, any(row.tools for row in conversations))
+        reference = Reference(template, tokenizer, stops, inputs.supervise)
+        recipe = recipe_of(used, dump, tokenizer, stops, run.job.world_size if run else 1)
+        rows = rows_of(reference, conversations, dump, recipe, progress)
+        context = context_of(inputs, run, dump, used, template, stop_names(tokenizer, stops), note)
+        return DataCase(rows, recorded.problems if recorded else None, recipe.world_size, context)
+
+    def context(self, inputs: DataInputs, case: DataCase) -> Context:
+        """Target, settings and evidence."""
+        return case.context
+
+    def judge(self, case: DataCase, progress: Progress) -> list[Part]:
+        """Compare every recorded row with its reference."""
+        if case.run_problems is None:
+            return judge_rows(case.rows, progress)
+        lost = sum(problem.outcome is Outcome.INCONCLUSIVE for problem in case.run_problems)
+        coverage = Coverage(judged=case.world_size - lost, total=case.world_size, unit="ranks")
+        run = part_of("run", case.run_problems, coverage=coverage)
+        if case.run_problems:
+            return [run, *(_unfinished(name) for name in PARTS)]
+        return [run, *judge_rows(case.rows, progress)]
+
+    def smallest(self, case: DataCase) -> DataCase:
+        """One row that is judged clean (with the sequence it is packed in), else the first."""
+        rows = case.rows
+        first = min((d.sequence.epoch for d in rows.documents if d.sequence.epoch is not None), default=None)
+        documents = [d for d in rows.documents if d.sequence.epoch == first]
+        pairs = pair(documents[:CLEAN_ROW_TRIES], list(rows.rows), rows.recipe.terms).pairs
+        if not pairs:
+            raise NotApplicable("no recorded row is a row of the workload")
+        sequences = dict.fromkeys(each.document.sequence.index for each in pairs)
+        pieces = [replace(case, rows=_slice(rows, index, pairs), run_problems=None) for index in sequences]
+        return next((piece for piece in pieces if _is_rich(piece) and _is_clean(self, piece)), pieces[0])
+
+
+def _unfinished(name: str) -> Part:
+    reason = "the run did not finish, or did not record, on every rank"
+    return Part(name=name, outcome=Outcome.NOT_EVALUATED, reason=reason)
+
+
+def _slice(rows: Rows, sequence: int, pairs: tuple[Pair, ...]) -> Rows:
+    """One sequence and the workload rows in it."""
+    chosen = [each for each in pairs if each.document.sequence.index == sequence]
+    return replace(
+        rows,
+        documents=tuple(each.document for each in chosen),
+        rows=tuple(each.row for each in chosen),
+        recipe=replace(rows.recipe, epochs=None),
+    )
+
+
+def _is_rich(case: DataCase) -> bool:
+    """Whether every fault has something to act on: a decided turn and, where documents are packed, two of
+    them.
+    """
+    packed = case.rows.recipe.packing == "none" or len(case.rows.documents) > 1
+    return packed and any(turn.decided and turn.supervised for row in case.rows.rows for turn in row.turns)
+
+
+def _is_clean(check: DataCheck, case: DataCase) -> bool:
+    return all(part.outcome is not Outcome.FAIL for part in check.judge(case, silent))
+
+
+CHECK = DataCheck()
