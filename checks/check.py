@@ -201,10 +201,8 @@ def _reason(worst: Part | None, parts: list[Part]) -> str:
     if worst is None:
         return "no part applies to this input"
     if worst.outcome is Outcome.PASS:
-        return (
-            ", ".join(str(part.coverage) for part in parts if part.coverage and part.applicable)
-            or "all parts hold"
-        )
+        judged = (str(part.coverage) for part in parts if part.coverage and part.applicable)
+        return ", ".join(dict.fromkeys(judged)) or "all parts hold"
     place = f" at {worst.problems[0].place}" if worst.problems and str(worst.problems[0].place) else ""
     more = f" (and {worst.problem_count - 1} more)" if worst.problem_count > 1 else ""
     return f"{worst.name}: {worst.reason}{place}{more}"
