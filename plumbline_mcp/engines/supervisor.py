@@ -19,12 +19,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 POLL_S = 0.05
-GRACE_S = 5.0
-"""How long processes have after SIGTERM, and how long what is left behind may still run by itself."""
+GRACE_S = 3.0
+"""How long processes have after SIGTERM."""
+LEFT_BEHIND_S = 2.0
+"""How long what a job leaves behind may still run by itself."""
 NOT_GONE = 4
 """Exit code: a process of the job could not be ended, so the run must not be sealed."""
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Supervisor:
@@ -47,6 +51,7 @@ class Supervisor:
                 stdout=streams[0],
                 stderr=streams[1],
                 start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - this program has one thread
             )
 
     def follow(self) -> None:
@@ -63,7 +68,7 @@ class Supervisor:
     def end(self) -> bool:
         """End every process that is left; true when none is."""
         if self.status is not None and not self.cancelled:
-            self._wait(GRACE_S)
+            self._wait(LEFT_BEHIND_S)
         for number in (signal.SIGTERM, signal.SIGKILL):
             left = _descendants(os.getpid())
             if not left:
@@ -137,13 +142,17 @@ def _descendants(root: int) -> list[int]:
     return found
 
 
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def main() -> int:
     """Run the job of the named run folder."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+    if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "this kernel has no subreapers")
     supervisor = Supervisor(Path(sys.argv[1]), float(sys.argv[2]))
     supervisor.follow()

@@ -1,0 +1,222 @@
+"""The environment builder: one torch linked, the rest pinned; cached, locked, and whole or not there."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from plumbline_mcp.engines import environments
+from plumbline_mcp.engines.environments import Environment, build
+from plumbline_mcp.errors import BuildError, UsageError
+from tests.wheels import make_venv, site_of, unpack, write_wheel
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter with a torch of three files."""
+    folder = tmp_path_factory.mktemp("base")
+    python = make_venv(folder / "venv")
+    files = {"torch/__init__.py": "__version__ = '9.1.0+cpu'\n", "torchgen/__init__.py": ""}
+    unpack(write_wheel(folder, "torch", "9.1.0+cpu", files=files), python)
+    return python
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip takes wheels from, and nowhere else."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    for version in ("1.0", "2.0"):
+        write_wheel(folder, "leaf", version)
+    write_wheel(folder, "framework", "3.0", requires=["leaf>=2", "torch>=9"])
+    return folder
+
+
+def ask(environment: Environment, code: str) -> str:
+    return subprocess.run(
+        [environment.python, "-I", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_torch_is_linked_and_the_rest_is_installed(base: Path, index: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    environment = build(
+        ["framework==3.0"], python=base, cache=tmp_path / "cache", progress=lambda *step: said.append(step[2])
+    )
+    assert (
+        ask(environment, "import torch, leaf; print(torch.__version__, leaf.__version__)") == "9.1.0+cpu 2.0"
+    )
+    site = site_of(environment.python)
+    assert sorted(path.name for path in site.iterdir() if path.is_symlink()) == [
+        "torch",
+        "torch-9.1.0+cpu.dist-info",
+        "torchgen",
+    ]
+    assert not (site / "pip").exists()
+    complete = json.loads((environment.path / "complete.json").read_text())
+    assert "framework-3.0" in complete["distributions"]
+    assert any("leaf" in text for text in said)
+
+
+def test_the_second_build_comes_from_the_cache(base: Path, index: Path, tmp_path: Path) -> None:
+    first = build(["framework==3.0", "leaf==2.0"], python=base, cache=tmp_path / "cache")
+    for wheel in index.iterdir():
+        wheel.unlink()
+    assert build(["leaf==2.0", "framework == 3.0"], python=base, cache=tmp_path / "cache") == first
+
+
+def test_other_requirements_are_another_environment(base: Path, index: Path, tmp_path: Path) -> None:
+    first = build(["leaf==1.0"], python=base, cache=tmp_path / "cache")
+    second = build(["leaf==2.0"], python=base, cache=tmp_path / "cache")
+    assert first.digest != second.digest
+    assert ask(first, "import leaf; print(leaf.__version__)") == "1.0"
+
+
+def test_what_is_installed_without_dependencies_comes_last(base: Path, index: Path, tmp_path: Path) -> None:
+    environment = build(
+        ["framework==3.0"], without_dependencies=["leaf==1.0"], python=base, cache=tmp_path / "cache"
+    )
+    assert ask(environment, "import framework, leaf; print(leaf.__version__)") == "1.0"
+
+
+def test_an_environment_whose_torch_was_removed_is_built_again(
+    base: Path, index: Path, tmp_path: Path
+) -> None:
+    first = build(["leaf==1.0"], python=base, cache=tmp_path / "cache")
+    link = site_of(first.python) / "torch"
+    link.unlink()
+    link.symlink_to(tmp_path / "nowhere")
+    second = build(["leaf==1.0"], python=base, cache=tmp_path / "cache")
+    assert second == first
+    assert ask(second, "import torch; print(torch.__version__)") == "9.1.0+cpu"
+
+
+def test_a_requirement_on_another_torch_is_refused_by_pip(base: Path, index: Path, tmp_path: Path) -> None:
+    write_wheel(index, "torch", "8.0")
+    write_wheel(index, "old", "1.0", requires=["torch<9"])
+    with pytest.raises(BuildError, match=r"pip could not install old==1\.0"):
+        build(["old==1.0"], python=base, cache=tmp_path / "cache")
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+    assert (site_of(base) / "torch/__init__.py").is_file()
+
+
+def test_a_source_distribution_is_never_built(base: Path, index: Path, tmp_path: Path) -> None:
+    (index / "raw-1.0.tar.gz").write_bytes(b"never opened")
+    with pytest.raises(BuildError, match=r"raw==1\.0") as raised:
+        build(["raw==1.0"], python=base, cache=tmp_path / "cache")
+    assert "PIP_INDEX_URL" in raised.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("requirement", "message"),
+    [
+        ("-r /etc/passwd", "is no requirement"),
+        ("leaf=1.0", "is no requirement"),
+        ("leaf @ git+https://example.org/leaf", "would be built from source"),
+        ("leaf @ https://example.org/leaf.tar.gz#egg=leaf.whl", "would be built from source"),
+    ],
+)
+def test_what_is_no_pinned_wheel_is_refused(
+    base: Path, tmp_path: Path, requirement: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        build([requirement], python=base, cache=tmp_path / "cache")
+
+
+def test_an_interpreter_without_torch_is_refused(tmp_path: Path) -> None:
+    python = make_venv(tmp_path / "bare")
+    with pytest.raises(UsageError, match="has no torch") as raised:
+        build(["leaf==1.0"], python=python, cache=tmp_path / "cache")
+    assert "pip install torch" in raised.value.next_step
+    with pytest.raises(UsageError, match="no interpreter"):
+        build(["leaf==1.0"], python=tmp_path / "nothing", cache=tmp_path / "cache")
+
+
+def _builder(base: Path, cache: Path) -> "subprocess.Popen[str]":
+    program = f"""
+    from pathlib import Path
+    from plumbline_mcp.engines.environments import build
+    made = build(["framework==3.0"], python=Path({str(base)!r}), cache=Path({str(cache)!r}),
+                 progress=lambda *step: print(step[2], flush=True))
+    print("made", made.python)
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_two_builders_make_one_environment(base: Path, index: Path, tmp_path: Path) -> None:
+    builders = [_builder(base, tmp_path / "cache") for _ in range(2)]
+    said = [builder.communicate(timeout=120)[0] for builder in builders]
+    assert [builder.returncode for builder in builders] == [0, 0]
+    assert sum("environment ready" in text for text in said) == 1
+    assert len({text.strip().splitlines()[-1] for text in said}) == 1
+
+
+def test_a_build_that_was_killed_is_swept_and_made_again(base: Path, index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    builder = _builder(base, cache)
+    assert builder.stdout is not None
+    for line in builder.stdout:
+        if "Processing" in line or "Looking" in line or "installing" in line:
+            break
+    builder.send_signal(signal.SIGKILL)
+    builder.wait()
+    leftover = cache / "0123456789abcdef0123456789abcdef"
+    leftover.mkdir()
+    made = build(["framework==3.0"], python=base, cache=cache)
+    assert ask(made, "import framework; print(framework.__version__)") == "3.0"
+    assert not leftover.exists()
+
+
+def test_a_build_in_progress_is_not_swept(base: Path, index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    other = cache / "0123456789abcdef0123456789abcdef"
+    other.mkdir()
+    with environments._locked(other, lambda *_: None):
+        build(["leaf==1.0"], python=base, cache=cache)
+        assert other.is_dir()
+    build(["leaf==2.0"], python=base, cache=cache)
+    assert not other.exists()
+
+
+def test_a_full_disk_is_a_clear_error(
+    base: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(environments, "_write_complete", full)
+    with pytest.raises(BuildError, match="No space left on device") as raised:
+        build(["leaf==1.0"], python=base, cache=tmp_path / "cache")
+    assert "XDG_CACHE_HOME" in raised.value.next_step
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+
+
+def test_the_cache_lies_in_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert environments.default_cache() == tmp_path / "plumbline" / "environments"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "fresh"))
+    assert environments.default_cache() == tmp_path / "fresh/.cache/plumbline/environments"
+
+
+def test_pips_variables_that_redirect_an_install_are_dropped(
+    base: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_TARGET", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    made = build(["leaf==1.0"], python=base, cache=tmp_path / "cache")
+    assert ask(made, "import leaf; print(leaf.__version__)") == "1.0"
+    assert not (tmp_path / "elsewhere").exists()
