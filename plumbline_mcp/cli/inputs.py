@@ -34,9 +34,9 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     kind, metavar = _kind(field)
     option = typer.Option(
         f"--{name.replace('_', '-')}" + (f"/--no-{name.replace('_', '-')}" if kind is bool else ""),
-        help=(field.description or "").replace("[", r"\["),
+        help=f"{field.description or ''}{_default(field)}",
         metavar=metavar,
-        show_default=False if required else _shown(field.get_default(call_default_factory=True)),
+        show_default=False,
     )
     return inspect.Parameter(
         name,
@@ -50,7 +50,9 @@ def _kind(field: FieldInfo) -> tuple[Any, str | None]:
     """The type typer converts to, and its metavar."""
     annotation = _without_none(field.annotation)
     origin = get_origin(annotation)
-    if annotation in (bool, int, float) or origin is Literal:
+    if annotation in (int, float):
+        return annotation, "N"
+    if annotation is bool or origin is Literal:
         return annotation, None
     if annotation is Path:
         return str, "PATH"  # the service resolves paths and run ids
@@ -84,15 +86,18 @@ def _mapping(name: str, field: FieldInfo, text: str) -> dict[str, Any]:
     if not pairs or any(not sign or not key.strip() for key, sign, _ in pairs):
         raise typer.BadParameter(f"{text!r} is neither a JSON object nor key=value,...", param_hint=option)
     texts = get_args(_without_none(field.annotation))[1:] == (str,)
-    return {key.strip(): value if texts else _scalar(value) for key, _, value in pairs}
+    return {key.strip(): value if texts else scalar(value) for key, _, value in pairs}
 
 
-def _scalar(text: str) -> Any:
+def scalar(text: str) -> Any:
+    """A value as JSON where it can be, else the text itself."""
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def _shown(default: Any) -> str | bool:
-    return False if default is None or default in ({}, (), []) else str(default)
+def _default(field: FieldInfo) -> str:
+    """What typer would show, had it the default: only the model knows it."""
+    value = None if field.is_required() else field.get_default(call_default_factory=True)
+    return "" if value is None or value in ({}, (), [], False) else f" [default: {value}]"

@@ -17,6 +17,7 @@ from plumbline_mcp.cli import (
     onboard,
     reevaluate,
     report,
+    run,
     serve,
     show,
     version,
@@ -25,7 +26,7 @@ from plumbline_mcp.cli.options import EXIT_CODES, FLAG, ExitCode
 
 _TRACEBACK = "PLUMBLINE_TRACEBACK"
 
-_ORDER = (check, listing, show, report, onboard, faults, serve, doctor, reevaluate, version)
+_ORDER = (check, run, listing, show, report, onboard, faults, serve, doctor, reevaluate, version)
 
 
 class Verbs(TyperGroup):
@@ -43,7 +44,7 @@ app = typer.Typer(
     cls=Verbs,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -120,7 +121,7 @@ def _explained(error: Exception, arguments: list[str]) -> ExitCode:
     if isinstance(error, OSError):
         named = f"{error.filename}: " if error.filename else ""
         return _say(f"{named}{error.strerror or error}", "", ExitCode.USAGE, arguments)
-    crash = f"plumbline crashed: {type(error).__name__}: {error}"
+    crash = f"crashed: {type(error).__name__}: {error}"
     again = f"run it again with {_TRACEBACK}=1 and report the trace as a bug"
     return _say(crash, again, ExitCode.USAGE, arguments)
 

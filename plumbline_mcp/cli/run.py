@@ -1,0 +1,178 @@
+"""``plumbline run PROCEDURE``: start one job of a connection pack in the framework's own interpreter."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plumbline_mcp.cli.options import ExitCode, Home, Json, Quiet, paragraphs
+
+if TYPE_CHECKING:
+    from checks.records.runs import RunFolder
+    from plumbline_mcp.engines.launching import Launch
+
+NAME = "run"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command(
+        name=NAME, help=paragraphs(run.__doc__), short_help="Run a framework's procedure and record it."
+    )(run)
+
+
+def run(
+    procedure: Annotated[str, typer.Argument(metavar="PROCEDURE", help="rows, or export.")],
+    model: Annotated[Path, typer.Option(metavar="PATH", help="Folder of the official release.")],
+    workload: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Conversations, JSONL or JSON (rows needs it).")
+    ] = None,
+    template: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Chat template, where it is not the release's own.")
+    ] = None,
+    framework: Annotated[
+        str, typer.Option(metavar="NAME", help="Built-in connection pack, or the path of a pack folder.")
+    ] = "transformers",
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The framework's interpreter; by default the pack's pinned environment is built.",
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the pack, JSON or text; may be repeated."
+        ),
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option("--time-limit", min=1, metavar="SECONDS", help="End the job after this long."),
+    ] = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    home: Home = None,
+) -> int:
+    """Run a procedure of a connection pack: the framework's own code, in its own environment, no training.
+
+    It leaves a sealed run folder that a check judges: `rows` feeds check data, `export` feeds check export.
+    The job is started by you, here; agents cannot start one. Exit code 0 when it ended by
+    itself, 2 otherwise.
+
+    Example: plumbline run rows --model models/gpt-oss-20b --workload train.jsonl --set shuffle=false
+    """
+    import anyio
+
+    from plumbline_mcp.cli.progress import shown_progress
+    from plumbline_mcp.cli.screen import print_json
+    from plumbline_mcp.engines.foreground import run as run_foreground
+    from plumbline_mcp.engines.launching import Launch, prepare
+    from plumbline_mcp.workspace import Workspace
+
+    inputs = {"model": model, "workload": workload, "template": template}
+    launch = Launch(
+        framework=framework,
+        procedure=procedure,
+        interpreter=python or Path(sys.executable),
+        inputs={name: path for name, path in inputs.items() if path is not None},
+        settings=_settings(set_ or []),
+        time_limit_s=time_limit,
+        target={"model": model.name},
+    )
+    workspace = Workspace.open(home)
+
+    async def launched() -> "RunFolder":
+        with shown_progress(f"run {procedure}", quiet) as progress:
+            interpreter = python or await _pack_interpreter(framework, progress)
+            return await run_foreground(
+                workspace, launch.model_copy(update={"interpreter": interpreter}), progress
+            )
+
+    prepare(launch, "unnamed")  # a mistake is met before an environment is built for minutes
+    done = anyio.run(launched)
+    if json_output:
+        print_json(
+            {
+                "run_id": done.job.run_id,
+                "folder": str(done.path),
+                "exits": [e.model_dump() for e in done.exits()],
+            }
+        )
+    else:
+        _print(done, launch)
+    return ExitCode.PASS if all(exit_.clean for exit_ in done.exits()) else ExitCode.COULD_NOT_JUDGE
+
+
+async def _pack_interpreter(framework: str, progress: Any) -> Path:
+    """The interpreter of the pack's pinned environment, built when it is not in the cache."""
+    from functools import partial
+
+    import anyio.to_thread
+
+    from checks.references.packs import load_pack
+    from plumbline_mcp.engines.environments import build
+    from plumbline_mcp.errors import UsageError
+
+    wanted = load_pack(framework).about.environment
+    if not wanted.requirements:
+        raise UsageError(
+            f"pack {framework} pins no environment", "name the framework's interpreter with --python"
+        )
+    make = partial(
+        build, wanted.requirements, without_dependencies=wanted.without_dependencies, progress=progress
+    )
+    environment = await anyio.to_thread.run_sync(make, abandon_on_cancel=True)
+    return environment.python
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    from plumbline_mcp.cli.inputs import scalar
+
+    settings = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not sign or not name.strip():
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--set")
+        settings[name.strip()] = scalar(value)
+    return settings
+
+
+def _print(done: "RunFolder", launch: "Launch") -> None:
+    from rich.text import Text
+
+    from plumbline_mcp.cli.screen import console, untrusted
+
+    out = console()
+    for exit_ in done.exits():
+        said = "ended by itself" if exit_.clean else _how(exit_)
+        out.print(untrusted(f"{done.job.run_id}: rank {exit_.rank} {said}"))
+    out.print(Text("folder: ", "bold") + untrusted(done.path), soft_wrap=True)
+    if not all(exit_.clean for exit_ in done.exits()):
+        for line in _last_lines(done.path / "logs" / "rank-00000.err"):
+            out.print(Text("  │ ", "dim") + untrusted(line), soft_wrap=True)
+    out.print(Text("next:   ", "bold") + untrusted(_next(done.job.run_id, launch)), soft_wrap=True)
+
+
+def _how(exit_: Any) -> str:
+    if exit_.timed_out:
+        return "was ended at its time limit"
+    return f"was ended by signal {exit_.signal}" if exit_.signal else f"ended with exit code {exit_.code}"
+
+
+def _last_lines(path: Path, count: int = 8, limit: int = 16_384) -> list[str]:
+    """The end of a log; it may be large, so only its last bytes are read."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - limit))
+        return file.read(limit).decode("utf-8", "replace").splitlines()[-count:]
+
+
+def _next(run_id: str, launch: "Launch") -> str:
+    common = f"--framework {launch.framework}"
+    if launch.procedure == "rows":
+        inputs = f"--model {launch.inputs['model']} --workload {launch.inputs['workload']}"
+        return f"plumbline check data {inputs} --rows {run_id} {common}"
+    return (
+        f"plumbline check {launch.procedure} --original {launch.inputs['model']} --export {run_id} {common}"
+    )
