@@ -48,7 +48,7 @@ NAME = "check"
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.add_typer(
-        typer.Typer(cls=CheckGroup, add_completion=False, rich_markup_mode="rich"),
+        typer.Typer(cls=CheckGroup, add_completion=False, rich_markup_mode=None),
         name=NAME,
         help=paragraphs(_HELP),
         short_help="Run one check on your own files.",
@@ -72,7 +72,7 @@ def _command(check: Any) -> Any:
     made = [*parameters(check.inputs), *shared]
     run.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in made}
-    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(name=check.name, help=_help(check), short_help=_plain(check.title))(run)
     return get_command(app)
 
@@ -96,8 +96,8 @@ def _help(check: Any) -> str:
     return "\n\n".join(
         (
             _plain(check.question),
-            f"[bold]Reference:[/bold] {_plain(check.reference)}",
-            f"[bold]Rule:[/bold] {_plain(check.rule)}",
+            f"Reference: {_plain(check.reference)}",
+            f"Rule: {_plain(check.rule)}",
             f"Example: {_plain(check.example)}",
             EXIT_CODES,
         )
@@ -105,7 +105,7 @@ def _help(check: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.split()).replace("[", r"\[")
+    return " ".join(text.split())
 
 
 def _run(
@@ -128,7 +128,7 @@ def _run(
 
     verdict = anyio.run(judged)
     if as_json:
-        print_json(verdict.model_dump(mode="json"))
+        print_json(verdict)
     else:
         print_verdict(verdict, workspace.home)
     return exit_code(verdict.outcome)

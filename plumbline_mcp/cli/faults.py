@@ -17,7 +17,7 @@ _HELP = """The corpus of known faults, each with what has to find it; clean entr
 Example: plumbline faults list
 """
 
-group = typer.Typer(add_completion=False, rich_markup_mode="rich")
+group = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _Corpus = Annotated[
     Path | None,
@@ -62,7 +62,7 @@ def list_(
 
     entries = chosen(load_corpus(corpus), pattern, (), quick)
     if json_output:
-        print_json([entry.model_dump(mode="json") for entry in entries])
+        print_json(entries)
         return
     rows = (
         [
@@ -111,7 +111,7 @@ def run(
 
     result = anyio.run(played)
     if json_output:
-        print_json(result.model_dump(mode="json"))
+        print_json(result)
     else:
         _print(result)
     return _exit_code(result)

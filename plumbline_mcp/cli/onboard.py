@@ -53,7 +53,7 @@ def onboard(
 
     result = anyio.run(scanned)
     if json_output:
-        print_json(result.model_dump(mode="json"))
+        print_json(result)
     else:
         _print(result, workspace)
     return exit_code(result.outcome)

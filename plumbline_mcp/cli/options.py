@@ -35,7 +35,7 @@ def exit_code(outcome: "Outcome") -> ExitCode:
 def paragraphs(text: str | None) -> str:
     """A docstring as help: paragraphs stay, lines inside one are joined, so that a terminal can fold them."""
     blocks = re.split(r"\n\s*\n", (text or "").strip())
-    return "\n\n".join(" ".join(block.split()) for block in blocks).replace("[", r"\[")
+    return "\n\n".join(" ".join(block.split()) for block in blocks)
 
 
 FLAG = ""

@@ -51,7 +51,7 @@ def reevaluate(
 
     results = anyio.run(judged)
     if json_output:
-        print_json([result.model_dump(mode="json") for result in results])
+        print_json(results)
     else:
         _print(results)
     return _exit_code(results)

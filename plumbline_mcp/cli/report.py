@@ -51,7 +51,7 @@ def report(
     chosen = [workspace.verdict(name) for name in identifiers or ()] or latest(workspace)
     written = write_report(chosen, output or workspace.home / "report")
     if json_output:
-        print_json(written.model_dump(mode="json"))
+        print_json(written)
     else:
         for path in (written.html, written.markdown):
             console().print(untrusted(path), soft_wrap=True)

@@ -70,5 +70,11 @@ def table(*columns: str, rows: Iterable[Sequence[RenderableType]], title: str | 
 
 
 def print_json(value: Any) -> None:
-    """JSON on standard output, ASCII only: no character of a record reaches the terminal as itself."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=True) + "\n")
+    """A model, or plain data, as JSON on standard output; ASCII only, and what is not a number is null.
+
+    So no character of a record reaches the terminal as itself, and every JSON reader can read it.
+    """
+    from pydantic_core import to_json
+
+    plain = json.loads(to_json(value, inf_nan_mode="null"))
+    sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=True) + "\n")

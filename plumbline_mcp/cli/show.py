@@ -33,7 +33,7 @@ def show(
     workspace = Workspace.open(home, create=False)
     found = _find(workspace, identifier)
     if json_output:
-        print_json(found.model_dump(mode="json"))
+        print_json(found)
     elif isinstance(found, StoredVerdict):
         _print_stored(found, workspace)
     else:

@@ -4,7 +4,7 @@ import typer
 
 from plumbline_mcp.cli.options import Json, paragraphs
 
-group = typer.Typer(add_completion=False, rich_markup_mode="rich")
+group = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 NAME = "version"
@@ -35,7 +35,7 @@ def show(json_output: Json = False) -> None:
 
     version = system_version()
     if json_output:
-        print_json({"version": str(version), **version.model_dump(mode="json")})
+        print_json({"version": str(version), **version.model_dump()})
         return
     rows = [
         ("version", str(version)),

@@ -5,6 +5,7 @@ dark and print. Text stays text.
 """
 
 import io
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ _WIDTH = 9.2
 _MOST_LABELS = 24
 _FEWEST_PLACES = 3
 """Below so many places, a list says it better than a map."""
+_DRAWN_RATIOS = (1e-6, 1e6)
+"""What is smaller or larger is drawn at the edge; the table says the value."""
 _STYLE = {
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",
@@ -72,7 +75,8 @@ def _bounds(section: Section) -> Figure | None:
     found = [(part, m) for part, m in section.measurements if _ratio(m) is not None][:_MOST_LABELS]
     if not found:
         return None
-    ratios = [max(_ratio(m) or 0.0, 1e-6) for _, m in found]
+    least, most = _DRAWN_RATIOS
+    ratios = [min(max(_ratio(m) or 0.0, least), most) for _, m in found]
 
     from matplotlib.ticker import NullLocator
 
@@ -80,7 +84,7 @@ def _bounds(section: Section) -> Figure | None:
         heights = range(len(found))
         for height, ratio in zip(heights, ratios, strict=True):
             colour = _FAIL if ratio > 1 else _PASS
-            axes.plot([1e-6, ratio], [height, height], color=_LINE, linewidth=1)
+            axes.plot([least / 10, ratio], [height, height], color=_LINE, linewidth=1)
             axes.plot([ratio], [height], marker="X" if ratio > 1 else "o", color=colour, markersize=7)
         axes.axvline(1, color=_INK, linewidth=1.2, linestyle=(0, (4, 2)))
         axes.set_xscale("log")
@@ -207,7 +211,8 @@ def _ratio(measurement: Measurement) -> float | None:
     value, bound = measurement.value, measurement.bound
     if isinstance(value, str | None) or isinstance(bound, str | None) or bound <= 0:
         return None
-    return float(value) / float(bound)
+    ratio = float(value) / float(bound)
+    return None if math.isnan(ratio) else ratio
 
 
 def _row(problem: Problem) -> int | None:

@@ -1,8 +1,9 @@
-"""Renders a report and writes it: both pages appear whole or not at all."""
+"""Renders a report and writes it: no page is ever half written."""
 
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from checks.verdict import Frozen
@@ -34,8 +35,7 @@ def write_report(stored: Sequence[StoredVerdict], folder: Path) -> ReportFiles:
     pages = {files.html: render_html(report), files.markdown: render_markdown(report)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path, text in pages.items():
-            _write(path, text)
+        _write(pages)
     except OSError as error:
         raise PlumblineError(
             f"cannot write the report into {folder}: {error.strerror}", "name another folder with --output"
@@ -43,16 +43,21 @@ def write_report(stored: Sequence[StoredVerdict], folder: Path) -> ReportFiles:
     return files
 
 
-def _write(path: Path, text: str) -> None:
-    """Write through a temporary file beside the path, then rename."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def _write(pages: dict[Path, str]) -> None:
+    """Write every page to a temporary file beside its path; rename only when all of them are there."""
+    with ExitStack() as unwind:
+        written = {path: _temporary(path, text, unwind) for path, text in pages.items()}
+        for path, temporary in written.items():
+            temporary.replace(path)
+
+
+def _temporary(path: Path, text: str, unwind: ExitStack) -> Path:
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    unwind.callback(temporary.unlink, missing_ok=True)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.chmod(0o644)
+    return temporary

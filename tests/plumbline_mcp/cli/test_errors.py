@@ -72,7 +72,7 @@ def test_an_unwritable_home_is_a_sentence(tmp_path: Path) -> None:
         (Inconclusive("the manifest changed"), 2, "the manifest changed"),
         (WorkspaceError("disk full"), 3, "disk full"),
         (OSError(28, "No space left on device", "/x"), 3, "/x: No space left on device"),
-        (ZeroDivisionError("division by zero"), 3, "plumbline crashed: ZeroDivisionError: division by zero"),
+        (ZeroDivisionError("division by zero"), 3, "plumbline: crashed: ZeroDivisionError: division by zero"),
         (KeyboardInterrupt(), 130, "stopped; nothing half-written"),
     ],
 )

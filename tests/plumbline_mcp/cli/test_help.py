@@ -83,7 +83,7 @@ def test_the_program_starts_without_what_only_a_verb_needs() -> None:
 def test_a_bare_call_shows_the_verbs_in_the_order_of_use(tmp_path: Path) -> None:
     ended = plumbline(home=tmp_path / "home")
     assert ended.returncode == 3
-    places = [ended.stdout.index(f"│ {verb} ") for verb in ("check", "list", "report", "onboard", "doctor")]
+    places = [ended.stdout.index(f"\n  {verb} ") for verb in ("check", "list", "report", "onboard", "doctor")]
     assert places == sorted(places)
 
 

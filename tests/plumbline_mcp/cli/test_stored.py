@@ -1,14 +1,16 @@
 """list, show, report and doctor on a workspace with verdicts made by hand."""
 
 import json
+import resource
 import shutil
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from checks.verdict import Verdict
-from tests.plumbline_mcp.cli.launching import plumbline
+from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline
 
 
 def test_list_shows_the_newest_verdict_first(filled: Path) -> None:
@@ -100,6 +102,24 @@ def test_report_into_a_file_is_refused(filled: Path, tmp_path: Path) -> None:
     assert ended.returncode == 3
     assert "--output" in ended.stderr
     assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_a_full_disk_keeps_the_report_that_was_there(filled: Path, tmp_path: Path) -> None:
+    plumbline("report", "image-0001", "--output", str(tmp_path), home=filled)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    limit = 40_000  # bytes a file may have: enough for the database's own files, not for this report
+    ended = subprocess.run(
+        [LAUNCHER, "report", "--output", str(tmp_path)],
+        env=environment(filled),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert ended.returncode == 3
+    assert ended.stderr.startswith("plumbline: cannot write the report")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_doctor_finds_a_healthy_workspace_healthy(filled: Path) -> None:
