@@ -51,7 +51,7 @@ class Supervisor:
                 stdout=streams[0],
                 stderr=streams[1],
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - this program has one thread
+                preexec_fn=_die_with_parent,
             )
 
     def follow(self) -> None:

@@ -1,0 +1,438 @@
+"""Check image on environments made here: each departure is found at its place, and a clean one passes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.check import evaluate
+from checks.errors import BadInput
+from checks.image import CHECK
+from checks.records import probe as probing
+from checks.verdict import Caught, Outcome, Verdict
+from tests.wheels import make_venv, record_digest, site_of, unpack, write_wheel
+
+PACK = """
+format = 1
+name = "trainer"
+title = "A framework of two files"
+[framework]
+distributions = ["big-trainer"]
+extras = ["kernels"]
+module = "big_trainer"
+"""
+FILES = {
+    "big_trainer/__init__.py": '__version__ = "2.1.0"\n',
+    "big_trainer/loss.py": "def loss(values):\n    return sum(values) / len(values)\n",
+}
+REQUIRES = (
+    "leaf>=1.5,<3",
+    "Under_Score.name==4.0",
+    'kernel-pack>=1; extra == "kernels"',
+    'test-only>=1; extra == "test"',
+    'only-on-windows>=1; sys_platform == "win32"',
+)
+
+
+class Image:
+    """An environment with a framework, its dependencies and the pack that knows it."""
+
+    def __init__(self, folder: Path, **framework: Any) -> None:
+        self.folder = folder
+        self.python = make_venv(folder / "venv")
+        self.site = site_of(self.python)
+        (folder / "pack").mkdir()
+        (folder / "pack/pack.toml").write_text(PACK)
+        self.add("leaf", "2.0", requires=["root>=1"])
+        self.add("root", "1.0")
+        self.add("under-score-name", "4.0")
+        self.add("kernel-pack", "1.2")
+        options = {"requires": REQUIRES, "files": FILES} | framework
+        self.information = self.add("big-trainer", "2.1.0", **options)
+
+    def add(self, name: str, version: str, **options: Any) -> Path:
+        return unpack(write_wheel(self.folder, name, version, **options), self.python)
+
+    def remove(self, name: str) -> None:
+        for path in self.site.glob(f"{name}-*.dist-info/*"):
+            path.unlink()
+
+    def check(self, **inputs: Any) -> Verdict:
+        asked = {"python": self.python, "framework": str(self.folder / "pack"), **inputs}
+        return evaluate(CHECK, CHECK.inputs.model_validate(asked))
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image:
+    return Image(tmp_path)
+
+
+def problems(verdict: Verdict) -> list[tuple[str, str, str]]:
+    return [
+        (part, problem.code, problem.place.package or problem.place.file or "")
+        for part, problem in verdict.problems()
+    ]
+
+
+def test_a_clean_environment_passes_and_every_fault_is_caught(image: Image) -> None:
+    verdict = image.check(commit="v2.1")
+    assert (verdict.outcome, problems(verdict)) == (Outcome.PASS, [])
+    assert {(part.name, str(part.coverage)) for part in verdict.parts} == {
+        ("requirements", "4/4 requirements"),
+        ("commit", "1/1 framework"),
+        ("files", "4/4 files"),
+    }
+    caught = {injection.fault: injection.result for injection in verdict.injected}
+    assert caught.pop("another commit installed") is Caught.NOT_APPLICABLE
+    assert set(caught.values()) == {Caught.CAUGHT}
+    assert len(verdict.evidence[0].sha256) == 64
+    assert verdict.target["version"] == "2.1.0"
+    assert not verdict.reference_shares_code
+
+
+def test_a_declared_package_that_is_missing_fails(image: Image) -> None:
+    image.remove("kernel_pack")
+    verdict = image.check()
+    assert problems(verdict) == [("requirements", "requirement-missing", "kernel-pack")]
+    assert "declared by big-trainer and not installed" in verdict.reason
+
+
+def test_an_older_dependency_fails_with_both_versions(image: Image) -> None:
+    image.remove("leaf")
+    image.add("leaf", "1.4")
+    verdict = image.check()
+    assert problems(verdict) == [("requirements", "requirement-unsatisfied", "leaf")]
+    problem = verdict.parts[0].problems[0]
+    assert problem.found == "1.4"
+    assert "leaf<3,>=1.5" in str(problem.expected)
+
+
+def test_a_requirement_of_a_requirement_is_declared_too(image: Image) -> None:
+    image.remove("root")
+    verdict = image.check()
+    assert problems(verdict) == [("requirements", "requirement-missing", "root")]
+    measured = {found.name: found.value for found in verdict.parts[0].measurements}
+    assert (measured["declared by the framework"], measured["declared by what it requires"]) == (3, 1)
+
+
+def test_a_local_version_and_a_pre_release_satisfy_what_they_satisfy(image: Image) -> None:
+    image.remove("leaf")
+    image.add("leaf", "2.1rc1+cpu", requires=["root>=1"])
+    assert image.check().outcome is Outcome.PASS
+
+
+def test_markers_are_those_of_the_judged_environment(tmp_path: Path) -> None:
+    own = f'needed>=1; python_version == "{sys.version_info.major}.{sys.version_info.minor}"'
+    image = Image(tmp_path, requires=["leaf>=2", own, 'unneeded>=1; python_version < "3"'])
+    assert problems(image.check()) == [("requirements", "requirement-missing", "needed")]
+
+
+def test_extras_of_a_requirement_are_followed(tmp_path: Path) -> None:
+    image = Image(tmp_path, requires=["fast[gpu]>=1"])
+    image.add("fast", "1.0", requires=['driver>=3; extra == "gpu"', 'docs>=1; extra == "docs"'])
+    assert problems(image.check()) == [("requirements", "requirement-missing", "driver")]
+
+
+def test_another_python_than_the_framework_declares_fails(tmp_path: Path) -> None:
+    image = Image(tmp_path, metadata=["Requires-Python: <3.4"])
+    assert problems(image.check()) == [("requirements", "requirement-unsatisfied", "python")]
+
+
+def test_a_requirement_that_cannot_be_read_is_inconclusive(tmp_path: Path) -> None:
+    image = Image(tmp_path, requires=["leaf>=2", "leaf >>> 3"])
+    verdict = image.check()
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert problems(verdict)[0][:2] == ("requirements", "requirement-unreadable")
+
+
+def test_the_first_of_two_distributions_on_the_path_is_the_one_that_counts(image: Image) -> None:
+    overlay = image.folder / "overlay"
+    overlay.mkdir()
+    for name in ("leaf", "leaf-2.0.dist-info"):
+        (image.site / name).rename(overlay / name)
+    image.add("leaf", "1.0")
+    (image.site / "a.pth").write_text(f"import sys; sys.path.insert(0, {str(overlay)!r})\n")
+    assert image.check().outcome is Outcome.PASS
+    (image.site / "a.pth").write_text(f"{overlay}\n")
+    assert problems(image.check()) == [("requirements", "requirement-unsatisfied", "leaf")]
+
+
+def test_an_edited_file_fails_with_its_name(image: Image) -> None:
+    path = image.site / "big_trainer/loss.py"
+    path.write_text(path.read_text().replace("len(values)", "max(1, len(values))"))
+    verdict = image.check()
+    assert problems(verdict) == [("files", "file-edited", "big_trainer/loss.py")]
+    assert verdict.parts[2].problems[0].found == record_digest(path.read_bytes())
+
+
+def test_a_missing_and_an_added_file_fail(image: Image) -> None:
+    (image.site / "big_trainer/loss.py").unlink()
+    (image.site / "big_trainer/loss").mkdir()
+    (image.site / "big_trainer/loss/__init__.py").write_text("")
+    (image.site / "big_trainer/__pycache__").mkdir()
+    (image.site / "big_trainer/__pycache__/loss.cpython-311.pyc").write_bytes(b"")
+    (image.site / "big_trainer/notes.txt").write_text("no code")
+    assert problems(image.check()) == [
+        ("files", "file-missing", "big_trainer/loss.py"),
+        ("files", "file-unexpected", "big_trainer/loss/__init__.py"),
+    ]
+
+
+def test_a_pipe_in_place_of_a_file_does_not_stop_the_probe(image: Image) -> None:
+    (image.site / "big_trainer/loss.py").unlink()
+    os.mkfifo(image.site / "big_trainer/loss.py")
+    assert problems(image.check()) == [("files", "file-missing", "big_trainer/loss.py")]
+
+
+def test_code_that_shadows_the_framework_fails(image: Image) -> None:
+    shadow = image.folder / "shadow/big_trainer"
+    shadow.mkdir(parents=True)
+    (shadow / "__init__.py").write_text('__version__ = "2.0.0"\n')
+    (image.site / "a.pth").write_text(f"import sys; sys.path.insert(0, {str(shadow.parent)!r})\n")
+    assert {(part, code) for part, code, _ in problems(image.check())} == {
+        ("commit", "version-differs"),
+        ("files", "module-shadowed"),
+    }
+
+
+def test_an_installation_without_a_record_is_inconclusive(image: Image) -> None:
+    (image.information / "RECORD").unlink()
+    verdict = image.check()
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert problems(verdict) == [("files", "record-missing", "big-trainer")]
+
+
+def test_another_version_than_the_one_under_test_fails(image: Image) -> None:
+    assert problems(image.check(commit="2.2.0"))[0][:2] == ("commit", "version-differs")
+
+
+# --- commits ----------------------------------------------------------------------------------------------
+
+
+def git(folder: Path, *arguments: str) -> str:
+    names = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    done = subprocess.run(
+        ["git", "-C", folder, *arguments],
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), **names},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def make_checkout(folder: Path) -> str:
+    """A git checkout of the framework in a src layout; returns its commit."""
+    for name, text in FILES.items():
+        path = folder / "src" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "big-trainer"\nversion = "2.1.0"\n'
+        'dependencies = ["leaf>=1.5", "extra-of-source>=1"]\n'
+    )
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "release")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def from_commit(image: Image, commit: str) -> None:
+    origin = {"url": "https://example.org/t.git", "vcs_info": {"vcs": "git", "commit_id": commit}}
+    (image.information / "direct_url.json").write_text(json.dumps(origin))
+
+
+def test_the_commit_that_was_installed_is_compared(image: Image) -> None:
+    from_commit(image, "ab12" * 10)
+    verdict = image.check(commit="ab12ab12")
+    assert verdict.outcome is Outcome.PASS
+    assert {found.result for found in verdict.injected} == {Caught.CAUGHT}
+    verdict = image.check(commit="cd34" * 10)
+    assert problems(verdict) == [("commit", "commit-differs", "")]
+    assert (verdict.parts[1].problems[0].expected, verdict.parts[1].problems[0].found) == (
+        "cd34" * 10,
+        "ab12" * 10,
+    )
+
+
+def test_a_wheel_names_no_commit_and_only_a_checkout_decides(image: Image, tmp_path: Path) -> None:
+    source = tmp_path / "checkout"
+    commit = make_checkout(source)
+    image.add("extra-of-source", "1.0")
+    verdict = image.check(commit=commit)
+    assert problems(verdict) == [("commit", "commit-unknown", "big-trainer")]
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert image.check(commit=commit, source=source).outcome is Outcome.PASS
+    (image.site / "big_trainer/loss.py").write_text("def loss(values):\n    return 0\n")
+    assert ("commit", "commit-differs", "") in problems(image.check(source=source))
+
+
+def test_what_a_checkout_declares_is_required(image: Image, tmp_path: Path) -> None:
+    make_checkout(tmp_path / "checkout")
+    verdict = image.check(source=tmp_path / "checkout")
+    assert problems(verdict) == [("requirements", "requirement-missing", "extra-of-source")]
+
+
+def editable(image: Image, source: Path) -> None:
+    for name in FILES:
+        (image.site / name).unlink()
+    record = image.information / "RECORD"
+    record.write_text("\n".join(line for line in record.read_text().splitlines() if ".dist-info" in line))
+    (image.site / "__editable__.big_trainer.pth").write_text(f"{source / 'src'}\n")
+    origin = {"url": source.as_uri(), "dir_info": {"editable": True}}
+    (image.information / "direct_url.json").write_text(json.dumps(origin))
+    image.add("extra-of-source", "1.0")
+
+
+def test_an_editable_installation_is_compared_with_its_git_tree(image: Image, tmp_path: Path) -> None:
+    source = tmp_path / "checkout"
+    commit = make_checkout(source)
+    editable(image, source)
+    verdict = image.check(commit=commit)
+    assert (verdict.outcome, problems(verdict)) == (Outcome.PASS, [])
+    assert verdict.target["commit"] == commit
+    assert {found.result for found in verdict.injected} == {Caught.CAUGHT}
+    (source / "src/big_trainer/loss.py").write_text("def loss(values):\n    return 0\n")
+    (source / "src/big_trainer/more.py").write_text("")
+    assert problems(image.check(commit=commit)) == [
+        ("files", "file-edited", "src/big_trainer/loss.py"),
+        ("files", "file-unexpected", "src/big_trainer/more.py"),
+    ]
+    git(source, "add", ".")
+    git(source, "commit", "-q", "-m", "changed")
+    assert [entry[:2] for entry in problems(image.check(commit=commit))] == [("commit", "commit-differs")]
+
+
+def test_an_editable_installation_outside_git_is_inconclusive(image: Image, tmp_path: Path) -> None:
+    source = tmp_path / "checkout"
+    make_checkout(source)
+    editable(image, source)
+    (source / ".git").rename(tmp_path / "away")
+    verdict = image.check()
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert problems(verdict) == [("files", "record-missing", "big-trainer")]
+
+
+def test_a_checkout_cannot_run_a_program_through_its_configuration(image: Image, tmp_path: Path) -> None:
+    source = tmp_path / "checkout"
+    make_checkout(source)
+    program = tmp_path / "evil"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o755)
+    for name in ("core.fsmonitor", "core.pager", "filter.x.clean", "core.sshCommand"):
+        git(source, "config", name, str(program))
+    (source / ".gitattributes").write_text("* filter=x\n")
+    editable(image, source)
+    image.check()
+    assert not (tmp_path / "ran").exists()
+
+
+# --- locks ------------------------------------------------------------------------------------------------
+
+UV = '[[package]]\nname = "leaf"\nversion = "{}"\n[[package]]\nname = "unused"\nversion = "9"\n'
+POETRY = '[[package]]\nname = "Leaf"\nversion = "{}"\n[metadata]\nlock-version = "2.0"\n'
+PYLOCK = 'lock-version = "1.0"\n[[packages]]\nname = "leaf"\nversion = "{}"\n'
+PINNED = "# a comment\nleaf=={} \\\n    --hash=sha256:00\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("uv.lock", UV), ("poetry.lock", POETRY), ("pylock.toml", PYLOCK), ("requirements.txt", PINNED)],
+)
+def test_a_lock_means_equality(image: Image, tmp_path: Path, name: str, text: str) -> None:
+    lock = tmp_path / name
+    lock.write_text(text.format("2.0"))
+    assert image.check(lock=lock).outcome is Outcome.PASS
+    lock.write_text(text.format("2.0.1"))
+    verdict = image.check(lock=lock)
+    assert problems(verdict) == [("requirements", "requirement-unsatisfied", "leaf")]
+    assert verdict.parts[0].problems[0].expected == "==2.0.1"
+
+
+def test_what_a_lock_names_for_this_environment_is_installed(image: Image, tmp_path: Path) -> None:
+    lock = tmp_path / "requirements.txt"
+    lock.write_text('leaf==2.0\nabsent==1.0\nelsewhere==1.0; sys_platform == "win32"\n')
+    assert problems(image.check(lock=lock)) == [("requirements", "requirement-missing", "absent")]
+
+
+@pytest.mark.parametrize("text", ["", "leaf>=2\n", "-r ../../etc/passwd\n"])
+def test_a_lock_that_locks_nothing_is_bad_input(image: Image, tmp_path: Path, text: str) -> None:
+    lock = tmp_path / "requirements.txt"
+    lock.write_text(text)
+    with pytest.raises(BadInput, match=r"locks no version|leads out|cannot read"):
+        image.check(lock=lock)
+
+
+# --- interpreters -----------------------------------------------------------------------------------------
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("echo 'libpython is missing' >&2; exit 127", "libpython is missing"),
+        ("exit 0", "no output"),
+        ("kill -9 $$", "no output"),
+    ],
+)
+def test_a_broken_interpreter_is_bad_input(image: Image, text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        image.check(python=script(image.folder / "python", text))
+
+
+def test_no_interpreter_at_all_is_bad_input(image: Image) -> None:
+    for path in (image.folder / "nothing", image.folder, image.folder / "pack/pack.toml"):
+        with pytest.raises(BadInput, match="no interpreter that can be started"):
+            image.check(python=path)
+
+
+def test_a_probe_answers_in_time_and_within_bounds(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "PROBE_MAX_BYTES", 1000)
+    assert "more than 1000 bytes" in image.check(python=script(image.folder / "a", "yes")).reason
+    monkeypatch.setattr(probing, "PROBE_TIME_LIMIT_S", 0.5)
+    started = time.monotonic()
+    verdict = image.check(python=script(image.folder / "b", "sleep 600 & sleep 600"))
+    assert verdict.outcome is Outcome.NOT_EVALUATED
+    assert time.monotonic() - started < 10
+
+
+def test_a_forged_answer_is_read_strictly(image: Image) -> None:
+    forged = script(image.folder / "python", """echo 'plumbline-probe {"format": 1, "verdict": "pass"}'""")
+    assert image.check(python=forged).outcome is Outcome.NOT_EVALUATED
+
+
+def test_noise_that_an_environment_prints_at_start_is_ignored(image: Image) -> None:
+    (image.site / "noise.pth").write_text("import sys; print('welcome'); print('warned', file=sys.stderr)\n")
+    assert image.check().outcome is Outcome.PASS
+
+
+def test_an_environment_without_the_framework_is_bad_input(image: Image) -> None:
+    image.remove("big_trainer")
+    with pytest.raises(BadInput, match="has no big-trainer installed"):
+        image.check()
+
+
+def test_a_judged_environment_is_not_touched(image: Image) -> None:
+    before = sorted(str(path) for path in image.site.rglob("*"))
+    image.check()
+    assert sorted(str(path) for path in image.site.rglob("*")) == before
+
+
+def test_a_checkout_that_is_none_is_said(image: Image, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="neither a commit"):
+        image.check(commit="main branch")
+    with pytest.raises(BadInput, match="there is no folder"):
+        image.check(source=tmp_path / "nothing")
+    (tmp_path / "plain").mkdir()
+    verdict = image.check(source=tmp_path / "plain")
+    assert verdict.outcome is Outcome.NOT_EVALUATED
