@@ -127,10 +127,14 @@ def token_text(value: Any) -> str | None:
 
 
 def configuration_of(release: Path) -> dict[str, Any]:
-    """``tokenizer_config.json`` of a release; empty when it has none."""
-    path = release / "tokenizer_config.json"
-    value = read_json(path) if path.is_file() else {}
-    return value if isinstance(value, dict) else {}
+    """``tokenizer_config.json`` of a release, over what ``special_tokens_map.json`` names; empty without both."""
+    found: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        path = release / name
+        value = read_json(path) if path.is_file() else {}
+        if isinstance(value, dict):
+            found |= {key: item for key, item in value.items() if item is not None}
+    return found
 
 
 def stop_tokens(release: Path, tokenizer: ReleaseTokenizer) -> StopTokens:
