@@ -12,6 +12,8 @@ from mcp.server.mcpserver import Context
 
 from approvals.visible import visible_line
 from checks.check import Progress
+from checks.errors import CheckError
+from plumbline_mcp.errors import PlumblineError
 
 HEARTBEAT_S = 10.0
 """After so long without news the client hears that the work goes on: many clients give up after 60 s."""
@@ -27,12 +29,17 @@ async def reported(ctx: Context[Any, Any]) -> AsyncIterator[Progress]:
         with suppress(anyio.WouldBlock):  # a client that reads slower than the check works misses some news
             send.send_nowait(_text(done, total, message))
 
+    failure: Exception | None = None
     async with anyio.create_task_group() as group:
         group.start_soon(_forward, ctx, receive)
         try:
             yield progress
+        except (CheckError, PlumblineError) as error:
+            failure = error  # raised below: the task group would wrap it
         finally:
             group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 def _text(done: float, total: float | None, message: str) -> str:

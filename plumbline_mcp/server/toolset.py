@@ -134,11 +134,11 @@ def _result(answer: BaseModel | Linked) -> CallToolResult:
 
 
 def untitled(schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema without the titles that pydantic makes of the field names: a third of its size."""
+    """A JSON schema without the titles that pydantic makes of field names, and without its own formats."""
     return {
         key: _untitled_value(key, value)
         for key, value in schema.items()
-        if not (key == "title" and isinstance(value, str))
+        if not (key == "title" and isinstance(value, str)) and (key, value) != ("format", "path")
     }
 
 

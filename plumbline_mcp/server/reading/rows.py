@@ -9,8 +9,8 @@ import numpy as np
 from approvals.visible import visible
 from checks.check import Progress
 from checks.errors import BadInput, NotEvaluated
-from checks.records.rows import IGNORED, Dump, Sequence, numbered, read_dump
-from checks.records.rows_safetensors import read_safetensors
+from checks.records.rows import IGNORED, Dump, Sequence, read_dump
+from checks.records.run_rows import read_run_rows
 from checks.records.runs import RunFolder, is_run_folder
 from checks.references.tokenization import ReleaseTokenizer
 
@@ -43,17 +43,16 @@ def read_rows(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
 
 def open_rows(path: Path) -> Dump:
-    """A dump in any format, or every recorded sequence of a sealed run, by rank and epoch."""
+    """A dump in any format, or every recorded sequence of a sealed run; numbered as a data verdict does."""
     if not is_run_folder(path):
         return read_dump(path)
     run = RunFolder.open(path)
-    names = [name for name in run.files("records/") if name.endswith(".safetensors") and "/rows-" in name]
-    if not names:
+    dump = read_run_rows(run).dump
+    if not dump.sequences:
         raise NotEvaluated(
             f"run {run.job.run_id} recorded no rows", "run the rows procedure of the framework's pack"
         )
-    sequences = [one for name in names for one in read_safetensors(run.verified(name)).sequences]
-    return Dump(numbered(sequences), "run folder")
+    return dump
 
 
 def _row(

@@ -1,0 +1,114 @@
+"""The generated check tools on real files, in both eras: verdicts arrive, are stored, and are shown again."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from mcp import Client
+
+import checks
+from plumbline_mcp.scan.example_release import build
+from plumbline_mcp.server import build_server
+from plumbline_mcp.workspace import Workspace
+from tests.plumbline_mcp.server.test_tools import ERAS
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded release, a copy without its generation config, a workload, and rows that are not its rows."""
+    folder = tmp_path_factory.mktemp("files")
+    build({"model": str(folder / "release"), "workload": str(folder / "work.jsonl"), "rows": 6}, _quiet)
+    shutil.copytree(folder / "release", folder / "export")
+    (folder / "export" / "generation_config.json").unlink()
+    rows = [{"input_ids": [5, 6, 7, 8], "labels": [-100, -100, 7, 8]} for _ in range(6)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def _quiet(done: float, total: float | None, message: str) -> None:
+    pass
+
+
+def arguments(files: Path) -> dict[str, dict[str, Any]]:
+    return {
+        "data": {
+            "model": str(files / "release"),
+            "workload": str(files / "work.jsonl"),
+            "rows": str(files / "rows.jsonl"),
+            "date": "2026-01-31",
+        },
+        "export": {"original": str(files / "release"), "export": str(files / "export")},
+        "image": {"python": sys.executable, "framework": "transformers"},
+    }
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_every_check_judges_real_files_and_its_verdict_is_stored(
+    files: Path, tmp_path: Path, mode: str
+) -> None:
+    heard: list[str] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message or "")
+
+    found = {}
+    async with Client(build_server(tmp_path / "home"), mode=mode) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        for name in checks.discover():
+            given = arguments(files)[name]
+            result = await client.call_tool(f"check_{name}", given, progress_callback=hear)
+            assert not result.is_error, result.content
+            view = result.structured_content or {}
+            jsonschema.validate(view, tools[f"check_{name}"].output_schema or {})
+            again = await client.call_tool("verdict_show", {"verdict_id": view["id"]})
+            assert again.structured_content == view
+            assert view["injected"]
+            assert view["system_version"].startswith("0.")
+            assert result.content[1].type == "resource_link"
+            assert (await client.read_resource(str(result.content[1].uri))).contents
+            found[name] = view
+    assert heard
+    assert found["data"]["outcome"] == "fail"
+    assert found["export"]["outcome"] == "fail"
+    codes = {(one["part"], one["code"]) for one in found["export"]["problems"] if one["outcome"] == "fail"}
+    assert codes == {("generation_config", "file-missing")}
+    stored = Workspace.open(tmp_path / "home", create=False)
+    assert stored.verdict("export-0001").inputs["original"] == str(files / "release")
+    assert stored.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "said"),
+    [
+        ("check_export", {"original": "/nowhere", "export": "/nowhere"}, "/nowhere"),
+        ("check_export", {"original": "/nowhere", "export": "/nowhere", "tolerance": 1}, "Extra inputs"),
+        ("check_data", {"model": "/nowhere"}, "Field required"),
+        (
+            "check_data",
+            {"model": "/n", "workload": "/n", "rows": "/n", "max_length": 0},
+            "greater than or equal",
+        ),
+        ("check_image", {"python": "/nowhere/python", "framework": "transformers"}, "/nowhere/python"),
+    ],
+)
+async def test_unusable_arguments_are_tool_errors_and_store_nothing(
+    tmp_path: Path, tool: str, given: dict[str, Any], said: str
+) -> None:
+    async with Client(build_server(tmp_path / "home")) as client:
+        result = await client.call_tool(tool, given)
+        assert result.is_error, result.structured_content
+        assert result.content[0].type == "text"
+        assert said in result.content[0].text
+        listed = await client.call_tool("verdict_list", {})
+    assert (listed.structured_content or {})["total"] == 0

@@ -1,0 +1,155 @@
+"""Real processes: the installed program on standard input and output, and over HTTP with its token."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from plumbline_mcp.errors import UsageError
+from plumbline_mcp.server.transports import OneToken, client_configuration, listen
+from tests.plumbline_mcp.server.test_tools import ERAS
+
+pytestmark = pytest.mark.anyio
+PROGRAM = Path(sys.executable).parent / "plumbline"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_the_installed_program_serves_standard_input_and_output(tmp_path: Path, mode: str) -> None:
+    server = StdioServerParameters(
+        command=str(PROGRAM), args=["serve"], cwd=tmp_path, env={"PLUMBLINE_HOME": str(tmp_path / "home")}
+    )
+    async with Client(server, mode=mode) as client:
+        assert "scan_status" in {tool.name for tool in (await client.list_tools()).tools}
+        status = await client.call_tool("scan_status", {})
+        wrong = await client.call_tool("verdict_show", {"verdict": "x"})
+    assert status.structured_content is not None
+    assert status.structured_content["workspace"] == str(tmp_path / "home")
+    assert wrong.is_error
+    assert wrong.content[0].type == "text"
+    assert "Extra inputs are not permitted" in wrong.content[0].text
+    assert "://" not in wrong.content[0].text  # no link to a library's documentation
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server: its address, its token, the configuration it printed."""
+
+    url: str
+    token: str
+    port: int
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("http")
+    process = subprocess.Popen(
+        [str(PROGRAM), "serve", "--http"],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stderr
+    printed = ""
+    while not printed.endswith("\n}\n"):
+        text = process.stderr.readline()
+        assert text, printed
+        printed += text
+    entry = json.loads(printed[printed.index("{") :])["mcpServers"]["plumbline"]
+    token = entry["headers"]["Authorization"].removeprefix("Bearer ")
+    yield Served(entry["url"], token, int(re.findall(r":(\d+)/", entry["url"])[0]), printed)
+    process.terminate()
+    assert process.wait(20) in {0, -15, 130, 143}
+
+
+def post(served: Served, headers: dict[str, str]) -> int:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    sent = {"Accept": "application/json, text/event-stream"} | headers
+    for _ in range(100):
+        try:
+            return httpx2.post(served.url, json=body, headers=sent, timeout=30).status_code
+        except httpx2.ConnectError:
+            anyio.run(anyio.sleep, 0.1)
+    raise AssertionError("nothing listens")
+
+
+def test_http_prints_a_long_random_token_and_listens_on_loopback_only(served: Served) -> None:
+    assert len(served.token) >= 43
+    assert served.url.startswith("http://127.0.0.1:")
+    for address in ("0.0.0.0", "::"):  # noqa: S104 - looked for, not bound
+        table = Path("/proc/net/tcp6" if ":" in address else "/proc/net/tcp").read_text()
+        everywhere = "0" * (32 if ":" in address else 8)
+        assert f"{everywhere}:{served.port:04X} " not in table
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "Bearer TOKENx"}, 401),
+        ({"Authorization": "Basic TOKEN"}, 401),
+        ({"Authorization": "Bearer TOKEN", "Origin": "https://evil.example"}, 403),
+        ({"Authorization": "Bearer TOKEN", "Host": "evil.example"}, 421),
+        ({"Authorization": "Bearer TOKEN", "Host": "evil.example:PORT"}, 421),
+        ({"Authorization": "Bearer TOKEN", "Origin": "http://127.0.0.1:1"}, 403),
+    ],
+)
+def test_http_refuses_a_wrong_token_origin_or_host(
+    served: Served, headers: dict[str, str], status: int
+) -> None:
+    sent = {
+        name: value.replace("TOKEN", served.token).replace("PORT", str(served.port))
+        for name, value in headers.items()
+    }
+    assert post(served, sent) == status
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_http_serves_whoever_has_the_token(served: Served, mode: str) -> None:
+    web = httpx2.AsyncClient(headers={"Authorization": f"Bearer {served.token}"}, timeout=60)
+    async with web, Client(streamable_http_client(served.url, http_client=web), mode=mode) as client:
+        assert "check_list" in {tool.name for tool in (await client.list_tools()).tools}
+        assert not (await client.call_tool("version_show", {})).is_error
+
+
+def test_a_taken_port_is_a_clear_error() -> None:
+    listening = listen(0)
+    listening.listen()
+    port = listening.getsockname()[1]
+    with pytest.raises(UsageError, match=f"port {port} cannot be used"):
+        listen(port)
+    listening.close()
+
+
+async def test_only_the_token_of_this_start_is_accepted() -> None:
+    verifier = OneToken("a" * 43)
+    assert await verifier.verify_token("a" * 43) is not None
+    for wrong in ("", "a", "a" * 42, "a" * 44, "b" * 43, "é" * 43, "\udc80"):
+        assert await verifier.verify_token(wrong) is None
+
+
+def test_the_printed_configuration_is_what_a_client_needs() -> None:
+    text = client_configuration(8765, "secret")
+    entry = json.loads(text[text.index("{") :])["mcpServers"]["plumbline"]
+    assert entry == {
+        "type": "http",
+        "url": "http://127.0.0.1:8765/mcp",
+        "headers": {"Authorization": "Bearer secret"},
+    }
