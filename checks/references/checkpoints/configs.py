@@ -44,9 +44,11 @@ def compare_config(
     if quantization_dropped and "quantization_config" in left and "quantization_config" not in right:
         left.pop("quantization_config")
         result.notes.append("quantization_config is left out, as the documented export format says")
-    if untied and right.get("tie_word_embeddings") is False:
+    if untied:
         left["tie_word_embeddings"] = False
-        result.notes.append("tie_word_embeddings is false, since the adapter makes head and embedding differ")
+        result.notes.append(
+            "the adapter makes head and embedding differ, so tie_word_embeddings has to be false"
+        )
     _compare(result, left, right, "config.json", _model_meaning)
     return result
 
@@ -135,7 +137,7 @@ def _shown(value: Any) -> str:
 def _problem(name: str, a: Any, b: Any, file: str) -> Problem:
     return Problem(
         code="field-differs",
-        message=f"{name} is {_shown(b)}, the release has {_shown(a)}",
+        message=f"{name} is {_shown(b)}; it has to be {_shown(a)}",
         place=Place(file=file, field=name),
         expected=_shown(a),
         found=_shown(b),

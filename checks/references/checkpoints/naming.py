@@ -1,12 +1,12 @@
 """Names, dtypes and shapes on disk: what the export has to hold against what it holds."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from checks.references.checkpoints.comparing import blocks, compare_codes, compare_values
 from checks.references.checkpoints.expectation import HEADS, Expectation, Wanted, embedding_name, is_tied
 from checks.references.checkpoints.folder import Checkpoint
-from checks.references.checkpoints.layouts import Plain
+from checks.references.checkpoints.layouts import Plain, Rounded
 from checks.references.checkpoints.tensors import Tensor
 from checks.verdict import Place, Problem
 
@@ -83,6 +83,14 @@ def _compare_kind(result: Naming, entry: Wanted, tensor: Tensor) -> None:
         )
     if same_shape and same_dtype:
         result.pairs[entry.name] = (entry, tensor)
+    elif same_shape and entry.can_round and tensor.format.is_float and entry.allowed is None:
+        result.pairs[entry.name] = (_in_dtype_of(entry, tensor), tensor)
+
+
+def _in_dtype_of(entry: Wanted, tensor: Tensor) -> Wanted:
+    """The same numbers in the dtype that the export took, so that a cast alone is no difference of values."""
+    values = Rounded(entry.values, tensor.format) if tensor.format.bits >= 16 else entry.values
+    return replace(entry, dtype=tensor.dtype, values=values, raw=None, exact=None, group=None)
 
 
 def _turned(wanted: tuple[int, ...], found: tuple[int, ...]) -> bool:
