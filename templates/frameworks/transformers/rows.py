@@ -8,6 +8,7 @@ import torch
 import transformers
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     AutoTokenizer,
     DataCollatorForLanguageModeling,
     DataCollatorForSeq2Seq,
@@ -138,7 +139,9 @@ def make_trainer(job: dict, tokenizer: object, data_set: LoggedRows) -> Trainer:
     """The Trainer of the recipe with a stand-in for the model."""
     settings = job["settings"]
     config = AutoConfig.from_pretrained(job["inputs"]["model"])
-    architecture = getattr(transformers, config.architectures[0])
+    architecture = getattr(transformers, (config.architectures or ["AutoModelForCausalLM"])[0], None)
+    if architecture is None or not hasattr(architecture, "forward"):
+        architecture = AutoModelForCausalLM._model_mapping[type(config)]  # noqa: SLF001 - no public map
     if settings["collator"] == "seq2seq":
         collator = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=IGNORED)
     else:
