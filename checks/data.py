@@ -68,7 +68,7 @@ class DataCheck(Check[DataInputs, DataCase]):
     )
     reference: ClassVar[str] = (
         "the release's chat template in an own Jinja environment; its tokenizer.json read with the "
-        "tokenizers library (which frameworks use too); spans by prefix difference, confirmed by sentinel texts"
+        "tokenizers library (which frameworks use too); spans by prefix difference and by sentinel texts"
     )
     rule: ClassVar[str] = (
         "ids equal; every generated token supervised and no other; a stop token supervised in every turn"

@@ -1,4 +1,6 @@
-"""The chat template copies of the real data with what they need: tokenizer, stop tokens, arguments; ten chats."""
+"""The chat template copies of the real data with what they need: tokenizer, stop tokens, arguments; ten
+chats.
+"""
 
 import gzip
 import json
@@ -28,7 +30,9 @@ _CONTROL = re.compile(
 
 @dataclass(frozen=True)
 class Setting:
-    """A template of the real data with a tokenizer: the release's own, or Qwen3's with control tokens added."""
+    """A template of the real data with a tokenizer: the release's own, or Qwen3's with control tokens
+    added.
+    """
 
     file: str
     stops: tuple[str, ...]

@@ -5,56 +5,32 @@ import numpy.typing as npt
 
 from checks.conversations.alignment import Fit
 from checks.conversations.labels import place_of
-from checks.conversations.pairing import Pair, Pairing
-from checks.conversations.rows_case import Rows, not_here
-from checks.verdict import Coverage, Part, Place, Problem, part_of
+from checks.conversations.pairing import Pair
+from checks.conversations.rows_case import Epochs, Rows, not_here
+from checks.verdict import Coverage, Part, Problem, part_of
 
 
-def epochs_part(case: Rows, numbers: list[int | None], pairings: list[Pairing]) -> Part:
-    """Whether later epochs hold the same rows as the first."""
-    asked = case.recipe.epochs
-    if len(numbers) < 2:
-        if asked is not None and asked > 1 and numbers:
-            problem = Problem(code="epoch-differs", message=f"one epoch is recorded, the recipe has {asked}")
-            return part_of("ids/epochs", [problem])
-        return not_here("ids/epochs", "the rows hold one pass over the workload")
+def epochs_part(case: Rows, epochs: Epochs) -> Part:
+    """Whether a row is the same in every epoch, and whether as many are there as the recipe has."""
+    asked, recorded = case.recipe.epochs, len(epochs.numbers)
     problems = []
-    first = {each.row.index: each for each in pairings[0].pairs}
-    for number, pairing in zip(numbers[1:], pairings[1:], strict=True):
-        problems += _epoch_problems(first, pairing, number)
-    if asked is not None and len(numbers) != asked:
-        message = f"{len(numbers)} epochs are recorded, the recipe has {asked}"
+    if asked is not None and recorded != asked:
+        message = f"{recorded} epoch(s) are recorded, the recipe has {asked}"
         problems.append(Problem(code="epoch-differs", message=message))
-    return part_of(
-        "ids/epochs", problems, coverage=Coverage(judged=len(numbers), total=len(numbers), unit="epochs")
-    )
-
-
-def _epoch_problems(first: dict[int, Pair], pairing: Pairing, epoch: int | None) -> list[Problem]:
-    def problem(message: str, place: Place) -> Problem:
-        return Problem(code="epoch-differs", message=message, place=place)
-
-    found = {each.row.index for each in pairing.pairs}
-    problems = [
-        problem("a row of the first epoch is missing in this one", Place(row=row, epoch=epoch))
-        for row in first
-        if row not in found
-    ]
-    for each in pairing.pairs:
-        before = first.get(each.row.index)
-        if before is None:
-            problems.append(
-                problem("a row is in this epoch and not in the first", place_of(each.document, each.row))
+    elif recorded < 2:
+        return not_here("ids/epochs", "the rows hold one pass over the workload")
+    first = {each.row.index: each for each in reversed(epochs.first)}
+    for pairing in epochs.pairings[1:]:
+        problems += [
+            Problem(
+                code="epoch-differs",
+                message="the row's tokens or labels are not those of the epoch before",
+                place=place_of(each.document, each.row),
             )
-        elif not _alike(before, each):
-            problems.append(
-                problem("a row differs from the first epoch's", place_of(each.document, each.row))
-            )
-    problems += [
-        problem("a row is there more than once", place_of(e.document, e.row)) for e in pairing.repeated
-    ]
-    problems += [problem("a row is no row of the workload", place_of(d, None)) for d in pairing.unexpected]
-    return problems
+            for each in (*pairing.pairs, *pairing.repeated)
+            if not _alike(first[each.row.index], each)
+        ]
+    return part_of("ids/epochs", problems, coverage=Coverage(judged=recorded, total=recorded, unit="epochs"))
 
 
 def _alike(first: Pair, second: Pair) -> bool:

@@ -50,7 +50,7 @@ def _with_labels(case: Rows, row: LabelledRow, on: np.ndarray, value: bool) -> R
 def _labelled_rows(case: Rows) -> list[LabelledRow]:
     if not case.recipe.labelled:
         raise NotApplicable("the rows hold no labels")
-    return [row for each in _pairs(case) if (row := labelled(each, case.recipe.stop_has_a_part)) is not None]
+    return [row for each in _pairs(case) if (row := labelled(each)) is not None]
 
 
 def _stop_unlabelled(case: Rows) -> Rows:
@@ -89,7 +89,7 @@ def _labels_off_by_one(case: Rows) -> Rows:
         labels[low : high - 1], labels[high - 1] = sequence.labels[low + 1 : high], IGNORED
         weights = None if sequence.weights is None else np.ones_like(sequence.weights)
         moved = replace(sequence, labels=labels, weights=weights)
-        found = labelled(replace(row.pair, document=replace(row.pair.document, sequence=moved)), False)
+        found = labelled(replace(row.pair, document=replace(row.pair.document, sequence=moved)))
         if found is not None and (found.labels[found.supervised] != found.ids[found.supervised]).any():
             return _with_sequence(case, sequence, moved, lambda document: document)
     raise NotApplicable("no row of the slice has supervised tokens that differ from their neighbours")
@@ -173,6 +173,6 @@ FAULTS = (
     InjectedFault("user turn supervised", "labels", "token-wrongly-supervised", _user_turn_supervised),
     InjectedFault("labels off by one", "labels", "labels-shifted", _labels_off_by_one),
     InjectedFault("doubled BOS", "ids/content", "double-bos", _doubled_bos),
-    InjectedFault("row dropped", "ids/coverage", "row-dropped", _dropped_row),
+    InjectedFault("row dropped", "ids/content", "row-missing", _dropped_row),
     InjectedFault("packed boundary ignored", "ids/packing", "boundary-ignored", _boundary_ignored),
 )

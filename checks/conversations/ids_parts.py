@@ -5,24 +5,46 @@ import numpy as np
 from checks.conversations.alignment import Fit
 from checks.conversations.labels import place_of
 from checks.conversations.pairing import Pair, Pairing
-from checks.conversations.rows_case import Rows, comparable, not_here
+from checks.conversations.rows_case import Epochs, Rows, comparable, not_here
 from checks.records.documents import Document
 from checks.references.expected import MUST, STOP, ExpectedRow, describe
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
 
 
-def content_part(case: Rows, pairing: Pairing) -> Part:
-    """Whether each recorded row is a row of the workload, token by token."""
-    problems = [_unexpected(document) for document in pairing.unexpected]
-    for each in (*pairing.pairs, *pairing.repeated):
-        problem = _content_problem(case, each)
-        if problem:
-            problems.append(problem)
-    paired = len(pairing.pairs) + len(pairing.repeated)
-    undecided = sum(bool(each.row.problem) for each in (*pairing.pairs, *pairing.repeated))
-    total = paired + len(pairing.unexpected)
+def content_part(case: Rows, epochs: Epochs) -> Part:
+    """Whether each recorded row is a row of the workload, token by token, and each of those is recorded."""
+    limit = case.recipe.terms.max_length
+    left_out = [row for row in epochs.never if not row.problem and _is_empty_when_cut(row, limit)]
+    problems = [_unexpected(document) for document in epochs.unexpected]
+    problems += [_missing(row) for row in epochs.never if row not in left_out]
+    problems += [problem for each in epochs.first if (problem := _content_problem(case, each))]
+    rows = [each.row for each in epochs.first] + list(epochs.never)
+    judged = sum(not row.problem for row in rows) + len(epochs.unexpected)
     return part_of(
-        "ids/content", problems, coverage=Coverage(judged=total - undecided, total=total, unit="rows")
+        "ids/content",
+        problems,
+        coverage=Coverage(judged=judged, total=len(rows) + len(epochs.unexpected), unit="rows"),
+        notes=(f"{len(left_out)} rows left out whose supervised tokens are all cut",) if left_out else (),
+    )
+
+
+def _missing(row: ExpectedRow) -> Problem:
+    if row.problem:
+        return _not_rendered(row, Place(row=row.index))
+    return Problem(
+        code="row-missing",
+        message="a row of the workload is in no recorded epoch",
+        place=Place(row=row.index),
+        next_step="if the rows are a sample, give the same sample of the workload",
+    )
+
+
+def _not_rendered(row: ExpectedRow, place: Place) -> Problem:
+    return Problem(
+        code="not-rendered",
+        outcome=Outcome.INCONCLUSIVE,
+        message=f"the release's template gives no text for this row: {row.problem}",
+        place=place,
     )
 
 
@@ -39,12 +61,7 @@ def _unexpected(document: Document) -> Problem:
 def _content_problem(case: Rows, each: Pair) -> Problem | None:
     fit, document, row = each.alignment.fit, each.document, each.row
     if row.problem:
-        return Problem(
-            code="not-rendered",
-            outcome=Outcome.INCONCLUSIVE,
-            message=f"the release's template gives no text for this row: {row.problem}",
-            place=place_of(document, row),
-        )
+        return _not_rendered(row, place_of(document, row))
     if fit is Fit.EMPTY:
         return Problem(
             code="row-missing", message="the recorded row holds no token", place=place_of(document, row)
@@ -73,36 +90,42 @@ def _difference(case: Rows, each: Pair) -> Problem:
     )
 
 
-def order_part(case: Rows, pairing: Pairing) -> Part:
-    """Whether each rank sees its rows in the workload's order."""
+def order_part(case: Rows, epochs: Epochs) -> Part:
+    """Whether each rank sees its rows in the workload's order, in every epoch."""
     if case.recipe.shuffle or case.recipe.packing != "none":
         why = "the recipe shuffles rows" if case.recipe.shuffle else "packing may reorder rows"
         return not_here("ids/order", f"{why}: every order is right")
+    problems = [problem for pairing in epochs.pairings for problem in _order_problems(pairing)]
+    return part_of("ids/order", problems, coverage=_rows_coverage(epochs))
+
+
+def _order_problems(pairing: Pairing) -> list[Problem]:
     problems, last = [], dict[int, int]()
     for each in sorted(pairing.pairs, key=lambda each: each.document.sequence.index):
         rank = each.document.sequence.rank
-        if each.row.index < last.get(rank, -1):
+        before = last.get(rank, -1)
+        if each.row.index < before:
             problems.append(
                 Problem(
                     code="order-differs",
-                    message=f"row {each.row.index} comes after row {last[rank]}",
+                    message=f"row {each.row.index} comes after row {before}",
                     place=place_of(each.document, each.row),
                     next_step="if the recipe shuffles the rows, say so with --shuffle",
                 )
             )
-        last[rank] = max(each.row.index, last.get(rank, -1))
-    return part_of("ids/order", problems, coverage=_rows_coverage(pairing))
+        last[rank] = max(each.row.index, before)
+    return problems
 
 
-def _rows_coverage(pairing: Pairing) -> Coverage:
-    total = len(pairing.pairs) + len(pairing.missing)
-    return Coverage(judged=len(pairing.pairs), total=total, unit="rows")
+def _rows_coverage(epochs: Epochs) -> Coverage:
+    seen = len({each.row.index for each in epochs.first})
+    return Coverage(judged=seen, total=seen + len(epochs.never), unit="rows")
 
 
-def truncation_part(case: Rows, pairing: Pairing) -> Part:
+def truncation_part(case: Rows, epochs: Epochs) -> Part:
     """Whether rows are cut at the maximum length and nowhere else."""
     limit, problems, cut, judged = case.recipe.terms.max_length, [], 0, 0
-    for each in pairing.pairs:
+    for each in epochs.first:
         judged += comparable(each)
         cut += each.alignment.fit is Fit.CUT
         if each.alignment.fit is Fit.WRONGLY_CUT:
@@ -110,7 +133,7 @@ def truncation_part(case: Rows, pairing: Pairing) -> Part:
     return part_of(
         "ids/truncation",
         problems,
-        coverage=Coverage(judged=judged, total=len(pairing.pairs), unit="rows"),
+        coverage=Coverage(judged=judged, total=len(epochs.first), unit="rows"),
         measurements=(Measurement(name="rows cut at the maximum length", value=cut, unit="rows"),),
     )
 
@@ -128,32 +151,30 @@ def _wrongly_cut(each: Pair, limit: int | None) -> Problem:
     )
 
 
-def coverage_part(case: Rows, pairing: Pairing) -> Part:
-    """Whether each row of the workload is there once, over all ranks."""
-    problems, nothing_left = [], 0
-    for row in pairing.missing:
-        if not row.problem and _is_empty_when_cut(row, case.recipe.terms.max_length):
-            nothing_left += 1
-            continue
-        problems.append(
+def coverage_part(case: Rows, epochs: Epochs) -> Part:
+    """Whether each row is there once in every epoch, over all ranks (rows in no epoch: see content)."""
+    never = {row.index for row in epochs.never}
+    problems = []
+    for number, pairing in zip(epochs.numbers, epochs.pairings, strict=True):
+        problems += [
             Problem(
                 code="row-dropped",
-                message="a row of the workload is not in the recorded rows",
-                place=Place(row=row.index),
-                next_step="if the rows are a sample, give the same sample of the workload",
+                message="a row that another epoch holds is not in this one",
+                place=Place(row=row.index, epoch=number),
             )
-        )
-    for each in pairing.repeated:
-        problems.append(
+            for row in pairing.missing
+            if row.index not in never
+        ]
+        problems += [
             Problem(
                 code="row-repeated",
                 message="a row of the workload is there more than once in one epoch",
                 place=place_of(each.document, each.row),
                 next_step="if the rows hold several epochs, give each row its epoch",
             )
-        )
-    notes = (f"{nothing_left} rows left out whose supervised tokens are all cut",) if nothing_left else ()
-    return part_of("ids/coverage", problems, coverage=_rows_coverage(pairing), notes=notes)
+            for each in pairing.repeated
+        ]
+    return part_of("ids/coverage", problems, coverage=_rows_coverage(epochs))
 
 
 def _is_empty_when_cut(row: ExpectedRow, limit: int | None) -> bool:

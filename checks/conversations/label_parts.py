@@ -3,16 +3,15 @@
 from collections import defaultdict
 
 from checks.conversations.labels import LabelledRow, label_problems, stop_problems, undecided_problems
-from checks.conversations.pairing import Pairing
-from checks.conversations.rows_case import Rows, not_here
+from checks.conversations.rows_case import Epochs, Rows, not_here
 from checks.references.expected import EITHER, Turn
 from checks.references.spans import Stop
 from checks.verdict import Coverage, Measurement, Outcome, Part, Problem, part_of
 
 
-def labels_part(case: Rows, rows: list[LabelledRow], pairing: Pairing) -> Part:
+def labels_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
     """Whether the loss covers what the model generates and nothing else."""
-    total = len(pairing.pairs) + len(pairing.repeated) + len(pairing.unexpected)
+    total = len(epochs.first) + len(epochs.unexpected)
     if not case.recipe.labelled:
         return Part(
             name="labels",
@@ -69,13 +68,13 @@ def _label_measurements(rows: list[LabelledRow], turns: list[Turn]) -> tuple[Mea
     )
 
 
-def stop_part(case: Rows, rows: list[LabelledRow], pairing: Pairing) -> Part:
+def stop_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
     """Whether every supervised turn teaches the model to stop."""
     if not case.recipe.stop_has_a_part:
         return not_here(
             "stop", "the release's generation_config.json names no stop ids; the labels part covers eos"
         )
-    total = len(pairing.pairs) + len(pairing.repeated) + len(pairing.unexpected)
+    total = len(epochs.first) + len(epochs.unexpected)
     if not case.recipe.labelled:
         return Part(
             name="stop",

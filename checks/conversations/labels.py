@@ -53,10 +53,8 @@ def place_of(
     )
 
 
-def labelled(pair: Pair, stop_has_a_part: bool) -> LabelledRow | None:
-    """The labels of an aligned row; None when its sequence has none. A turn's stop token is judged by
-    ``stop``.
-    """
+def labelled(pair: Pair) -> LabelledRow | None:
+    """The labels of an aligned row; None when its sequence has none."""
     document, alignment = pair.document, pair.alignment
     sequence = document.sequence
     if sequence.labels is None:
@@ -71,16 +69,15 @@ def labelled(pair: Pair, stop_has_a_part: bool) -> LabelledRow | None:
     supervised = labels != IGNORED
     if sequence.weights is not None:
         supervised = supervised & (sequence.weights[low:high] != 0)
-    if not stop_has_a_part:
-        mask[mask == STOP] = MUST
+    mask[mask == STOP] = MUST
     return LabelledRow(
         pair, labels, sequence.ids[low:high], mask, supervised, origin - skipped, kept + skipped
     )
 
 
 def label_problems(row: LabelledRow) -> list[Problem]:
-    """What is wrong with the labels of one row (its stop tokens aside)."""
-    must, may = (row.mask == MUST) | (row.mask == STOP), row.mask != MUST_NOT
+    """What is wrong with the labels of one row."""
+    must, may = row.mask == MUST, row.mask != MUST_NOT
     if not must.any() and not row.supervised.any():
         return _nothing_to_supervise(row)
     if must.any() and not row.supervised.any():

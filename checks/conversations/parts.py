@@ -8,8 +8,8 @@ from checks.conversations.ids_parts import content_part, coverage_part, order_pa
 from checks.conversations.label_parts import labels_part, stop_part
 from checks.conversations.labels import labelled
 from checks.conversations.packing_part import packing_part
-from checks.conversations.pairing import Pairing, pair
-from checks.conversations.rows_case import Rows, comparable
+from checks.conversations.pairing import Pair, Pairing, pair
+from checks.conversations.rows_case import Epochs, Rows, comparable
 from checks.records.documents import Document
 from checks.verdict import Part
 
@@ -27,27 +27,33 @@ PARTS = (
 
 def judge_rows(case: Rows, progress: Progress) -> list[Part]:
     """Every part, in a fixed order. The first epoch is judged in full, later ones against the first."""
-    epochs: dict[int | None, list[Document]] = defaultdict(list)
-    for document in case.documents:
-        epochs[document.sequence.epoch].append(document)
-    numbers = sorted(epochs, key=lambda number: -1 if number is None else number)
-    pairings = []
-    for number in numbers:
-        pairings.append(pair(epochs[number], list(case.rows), case.recipe.terms))
-        progress(len(pairings), len(numbers), "comparing recorded rows with the reference")
-    first = pairings[0] if pairings else Pairing((), (), (), case.rows)
-    rows = [
-        row
-        for each in (*first.pairs, *first.repeated)
-        if comparable(each) and (row := labelled(each, case.recipe.stop_has_a_part)) is not None
-    ]
+    epochs = _epochs(case, progress)
+    rows = [row for each in epochs.first if comparable(each) and (row := labelled(each)) is not None]
     return [
-        content_part(case, first),
-        order_part(case, first),
-        truncation_part(case, first),
+        content_part(case, epochs),
+        order_part(case, epochs),
+        truncation_part(case, epochs),
         packing_part(case),
-        coverage_part(case, first),
-        epochs_part(case, numbers, pairings),
-        labels_part(case, rows, first),
-        stop_part(case, rows, first),
+        coverage_part(case, epochs),
+        epochs_part(case, epochs),
+        labels_part(case, rows, epochs),
+        stop_part(case, rows, epochs),
     ]
+
+
+def _epochs(case: Rows, progress: Progress) -> Epochs:
+    documents: dict[int | None, list[Document]] = defaultdict(list)
+    for document in case.documents:
+        documents[document.sequence.epoch].append(document)
+    numbers = sorted(documents, key=lambda number: -1 if number is None else number)
+    pairings: list[Pairing] = []
+    first, seen = list[Pair](), set[int]()
+    for number in numbers:
+        pairing = pair(documents[number], list(case.rows), case.recipe.terms)
+        new = {each.row.index for each in pairing.pairs} - seen
+        first += [each for each in (*pairing.pairs, *pairing.repeated) if each.row.index in new]
+        seen |= new
+        pairings.append(pairing)
+        progress(len(pairings), len(numbers), "comparing recorded rows with the reference")
+    never = tuple(row for row in case.rows if row.index not in seen)
+    return Epochs(tuple(numbers), tuple(pairings), tuple(first), never)

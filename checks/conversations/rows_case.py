@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from checks.conversations.alignment import Fit, Terms
-from checks.conversations.pairing import Pair
+from checks.conversations.pairing import Pair, Pairing
 from checks.records.documents import Document
 from checks.references.expected import ExpectedRow
 from checks.references.tokenization import ReleaseTokenizer
@@ -31,6 +31,24 @@ class Rows:
     rows: tuple[ExpectedRow, ...]
     recipe: Recipe
     tokenizer: ReleaseTokenizer
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """The pairings of every recorded epoch, in order.
+
+    ``first``: each row where it is seen first (and again in that epoch); ``never``: rows in no epoch.
+    """
+
+    numbers: tuple[int | None, ...]
+    pairings: tuple[Pairing, ...]
+    first: tuple[Pair, ...]
+    never: tuple[ExpectedRow, ...]
+
+    @property
+    def unexpected(self) -> tuple[Document, ...]:
+        """Documents of any epoch that are no row of the workload."""
+        return tuple(document for pairing in self.pairings for document in pairing.unexpected)
 
 
 def comparable(each: Pair) -> bool:

@@ -127,7 +127,9 @@ def token_text(value: Any) -> str | None:
 
 
 def configuration_of(release: Path) -> dict[str, Any]:
-    """``tokenizer_config.json`` of a release, over what ``special_tokens_map.json`` names; empty without both."""
+    """``tokenizer_config.json`` of a release, over what ``special_tokens_map.json`` names; empty without
+    both.
+    """
     found: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         path = release / name

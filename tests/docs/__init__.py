@@ -1,4 +1,6 @@
-"""Pages of docs/ that are generated: each module here with ``build() -> {path: text}``; ``python -m tests.docs``."""
+"""Pages of docs/ that are generated: each module here with ``build() -> {path: text}``; ``python -m
+tests.docs``.
+"""
 
 import importlib
 import pkgutil
