@@ -1,6 +1,8 @@
-"""Job: a seeded LoRA adapter on the embedding, the head and a projection, merged and saved by the installed peft.
+"""Job: a seeded LoRA adapter on the embedding, the head and a projection, merged and saved by the installed
+peft.
 
-Usage: peft_tied_merge.py BASE OUT. Writes OUT/adapter and OUT/export. With a base that ties head and embedding
+Usage: peft_tied_merge.py BASE OUT. Writes OUT/adapter and OUT/export. With a base that ties head and
+embedding
 both updates go into the one shared tensor; with an untied base the merge is right.
 """
 
