@@ -14,7 +14,9 @@ RENDER_SECONDS = 5.0
 RENDER_MEMORY_BYTES = 2**30
 """Memory beyond what the process holds. Source: a render holds a few copies of its output (limit below)."""
 MAX_RENDERED_CHARACTERS = 2**26
-"""Characters of one rendered conversation. Source: 64 times a context of one million tokens of one character."""
+"""Characters of one rendered conversation. Source: 64 times a context of one million tokens of one
+character.
+"""
 MAX_TEMPLATE_BYTES = 2**20
 """Size of a chat template. Source: the largest of 52 real templates has 31 kB."""
 RENDER_TIMEOUTS = 3
@@ -43,13 +45,15 @@ half keeps a factor of two from the nearest fault.
 TRAINED_SHARE = 0.5
 """Share of the floating-point tensors that must differ before an export looks trained.
 
-Derivation: an optimizer step moves every trained tensor, a fault in an exporter touches one kind of tensor; of
+Derivation: an optimizer step moves every trained tensor, a fault in an exporter touches one kind of tensor;
+of
 the seven to nine matrices of a decoder layer one kind is well below one half.
 """
 SCALED_BY = 0.02
 """A tensor that is its original times 1 +- 0.02 or more, in the same direction, was scaled, not trained.
 
-Derivation: weight decay alone multiplies by (1 - lr * decay)^steps, 0.1 percent in 1000 steps at 1e-5 and 0.1.
+Derivation: weight decay alone multiplies by (1 - lr * decay)^steps, 0.1 percent in 1000 steps at 1e-5 and
+0.1.
 """
 SAME_DIRECTION_RESIDUAL = 2.0**-7
 """Residual, relative to the whole, below which a difference is one factor or one added constant.
@@ -63,16 +67,20 @@ MERGE_ROUNDINGS = 3
 
 Derivation: at most the product, its scaling and its cast are rounded to the working dtype before the sum is
 rounded once: |found - (W + sBA)| <= u|W + sBA| + 3u|sBA| + (2u' + (r + 2)v) s|B||A|, with u the unit roundoff
-of the export's dtype, v of float32 (r products are summed in it, blocked or not: Higham 2002, section 3.1), and
+of the export's dtype, v of float32 (r products are summed in it, blocked or not: Higham 2002, section 3.1),
+and
 u' = u where the adapter is stored wider than the export and may be cast first, else 0. First order; the terms
 of second order are covered by MERGE_SLACK.
 """
 MERGE_SLACK = 1.02
 """Factor on the merge bound for products of roundings: (1 + 2^-8)^4 < 1.016 for bfloat16."""
 RELOAD_BYTES = 2 * 2**30
-"""Weights up to this size are loaded for the reload; larger ones are loaded on the meta device, names and shapes."""
+"""Weights up to this size are loaded for the reload; larger ones are loaded on the meta device, names and
+shapes.
+"""
 FULL_DIGEST_BYTES = 64 * 2**20
-"""Files up to this size are evidence by the SHA-256 of all their bytes, larger weight files by that of the header.
+"""Files up to this size are evidence by the SHA-256 of all their bytes, larger weight files by that of the
+header.
 
 Source: hashing costs more than comparing; the tensors themselves are compared bit for bit.
 """
