@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def _check(check: Check[Any, Any]) -> str:
 
 * Reference: {check.reference}.
 * Rule: {check.rule}.
-* Needs: {", ".join(check.records)}; training: {check.training}.
+* Records: {", ".join(check.records) or "none"}; training: {check.training}.
 * Example: `{check.example}`
 
 | option | required | what it is |
@@ -71,7 +72,7 @@ def _constants() -> list[tuple[str, str, str]]:
     """Each constant of checks/rules.py with the docstring that follows it."""
     body = ast.parse(Path(rules.__file__).read_text(encoding="utf-8")).body
     found = []
-    for statement, following in zip(body, body[1:], strict=False):
+    for statement, following in itertools.pairwise(body):
         if isinstance(statement, ast.Assign) and isinstance(following, ast.Expr):
             name = ast.unparse(statement.targets[0])
             found.append((name, f"{getattr(rules, name):,}", str(ast.literal_eval(following.value))))
