@@ -3,20 +3,32 @@
 from pathlib import Path
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
-from checks.verdict import Outcome, Part, Problem, Verdict
+from checks.verdict import Outcome, Part, Verdict
 from plumbline_mcp.cli.screen import caught_text, console, outcome_text, table, untrusted
+from plumbline_mcp.report.problems import ProblemGroup, grouped
 
-_PROBLEMS_SHOWN = 8
+_PROBLEMS_SHOWN = 5
+"""Places shown of each kind of problem."""
+_FACTS = {
+    "message": "",
+    "expected": "expected",
+    "found": "found",
+    "citation": "documented in",
+    "next_step": "next",
+}
 _VALUE = 240
 """Characters shown of an expected or found value; the stored verdict holds the whole."""
+_NOTE = 100
+"""Characters shown of a passing part's notes."""
 
 
 def print_verdict(
     verdict: Verdict, home: Path, screen: Console | None = None, problems: int | None = _PROBLEMS_SHOWN
 ) -> None:
-    """Print a verdict and at most so many ``problems`` (None: all listed); ``home`` is its workspace."""
+    """Print a verdict of the workspace at ``home``, at most so many ``problems`` of a kind (None: all)."""
     out = screen or console()
     out.print(_headline(verdict))
     for name, value in verdict.target.items():
@@ -41,7 +53,8 @@ def _headline(verdict: Verdict) -> Text:
 
 
 def _part_row(part: Part) -> tuple[Text, Text, Text, Text]:
-    why = untrusted(part.reason or "; ".join(part.notes), limit=_VALUE)
+    notes = "; ".join(part.notes)
+    why = untrusted(part.reason or (notes if len(notes) <= _NOTE else notes[:_NOTE] + "…"), limit=_VALUE)
     if part.problem_count > 1:
         why.append(f" (and {part.problem_count - 1} more)", "dim")
     judged = str(part.coverage) if part.coverage else ""
@@ -49,32 +62,38 @@ def _part_row(part: Part) -> tuple[Text, Text, Text, Text]:
 
 
 def _print_problems(out: Console, verdict: Verdict, limit: int | None) -> None:
-    listed = verdict.problems()
-    for number, (part, problem) in enumerate(listed[:limit], 1):
-        out.print(_problem(number, part, problem))
-    counted = sum(part.problem_count for part in verdict.parts)
-    shown = len(listed[:limit])
+    groups = [group for part in verdict.parts for group in grouped(part)]
+    shown = 0
+    for group in groups:
+        _print_group(out, group, limit)
+        shown += len(group.problems[:limit])
+    listed, counted = len(verdict.problems()), sum(part.problem_count for part in verdict.parts)
     if counted > shown:
-        more = f"; plumbline show {verdict.id} lists {len(listed)}" if len(listed) > shown else ""
-        out.print(untrusted(f"{shown} of {counted} problems{more}", "dim"))
+        more = f"; plumbline show {verdict.id} lists {listed}" if listed > shown else ""
+        out.print(untrusted(f"{shown} of {counted} problems shown{more}", "dim"))
 
 
-def _problem(number: int, part: str, problem: Problem) -> Text:
-    style = "red" if problem.outcome is Outcome.FAIL else "yellow"
-    lines = Text(f"{number}. ") + untrusted(f"{part}/{problem.code}", style)
-    if str(problem.place):
-        lines = lines + Text("  at ") + untrusted(str(problem.place), "bold")
-    lines = lines + Text("\n   ") + untrusted(problem.message)
-    facts = {
-        "expected": problem.expected,
-        "found": problem.found,
-        "documented in": problem.citation,
-        "next": problem.next_step,
-    }
-    for name, value in facts.items():
-        if value is not None:
-            lines = lines + Text(f"\n   {name:<9} ", "dim") + untrusted(value, limit=_VALUE)
-    return lines
+def _print_group(out: Console, group: ProblemGroup, limit: int | None) -> None:
+    style = "red" if group.outcome is Outcome.FAIL else "yellow"
+    many = f" × {len(group.problems)}" if len(group.problems) > 1 else ""
+    out.print(outcome_text(group.outcome) + Text(" ") + untrusted(f"{group.part}/{group.code}{many}", style))
+    for fact, name in _FACTS.items():
+        if group.shared(fact) is not None:
+            out.print(_indented(_fact(name, group.shared(fact))))
+    for problem in group.problems[:limit]:
+        told = Text("at ", "dim") + untrusted(str(problem.place) or "everywhere", "bold")
+        for fact, name in _FACTS.items():
+            if group.differing(fact) and getattr(problem, fact) is not None:
+                told = told + Text("\n  ") + _fact(name, getattr(problem, fact))
+        out.print(_indented(told))
+
+
+def _fact(name: str, value: str | None) -> Text:
+    return Text(f"{name}: " if name else "", "dim") + untrusted(value, limit=_VALUE)
+
+
+def _indented(text: Text) -> Padding:
+    return Padding(text, (0, 0, 0, 2), expand=False)
 
 
 def _footer(verdict: Verdict, home: Path) -> Text:

@@ -1,11 +1,13 @@
 """Renders the two pages from ``templates/report``: every text of a record is escaped on its way out."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from pydantic import JsonValue
 
 import checks
 from approvals.visible import visible, visible_line
@@ -55,7 +57,7 @@ def _environment(*, autoescape: bool, finalize: Any) -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {"sign": _SIGNS.__getitem__, "words": _words, "size": _size, "number": _number}
-    environment.filters["fields"] = _fields
+    environment.filters |= {"fields": _fields, "plain": _plain}
     return environment
 
 
@@ -81,6 +83,11 @@ def _words(value: str) -> str:
 def _fields(place: Place) -> list[tuple[str, object]]:
     """The fields that say where, by name."""
     return list(place.model_dump(exclude_none=True).items())
+
+
+def _plain(value: JsonValue) -> str:
+    """A setting: text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _size(count: int) -> str:

@@ -6,28 +6,12 @@ from typing import Any
 
 import checks
 from checks.check import Check
-from checks.verdict import Caught, Measurement, Outcome, Part, Problem, Verdict, combine
+from checks.verdict import Caught, Measurement, Outcome, Verdict, combine
 from plumbline_mcp.errors import UsageError
+from plumbline_mcp.report.problems import ProblemGroup, grouped
 from plumbline_mcp.workspace import StoredVerdict
 
 Facts = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class ProblemGroup:
-    """The problems of one code in one part; what all of them share is said once."""
-
-    part: str
-    code: str
-    outcome: Outcome
-    message: str | None
-    next_step: str | None
-    citation: str | None
-    problems: tuple[Problem, ...]
-
-    def has(self, field: str) -> bool:
-        """Whether any problem fills this field (else its column is left out)."""
-        return any(getattr(problem, field) for problem in self.problems)
 
 
 @dataclass(frozen=True)
@@ -122,26 +106,10 @@ def _section(stored: StoredVerdict, check: Check[Any, Any] | None, shared: Facts
         question=check.question if check else "",
         rule=check.rule if check else "",
         target=tuple(item for item in verdict.target.items() if item not in shared),
-        groups=tuple(group for part in verdict.parts for group in _groups(part)),
+        groups=tuple(group for part in verdict.parts for group in grouped(part)),
         measurements=tuple((part.name, m) for part in verdict.parts for m in part.measurements),
         limits=tuple(_limits(verdict)),
     )
-
-
-def _groups(part: Part) -> Iterable[ProblemGroup]:
-    by_code: dict[tuple[str, Outcome], list[Problem]] = {}
-    for problem in part.problems:
-        by_code.setdefault((problem.code, problem.outcome), []).append(problem)
-    for (code, outcome), problems in by_code.items():
-        yield ProblemGroup(
-            part=part.name,
-            code=code,
-            outcome=outcome,
-            message=_same(problem.message for problem in problems),
-            next_step=_same(problem.next_step for problem in problems),
-            citation=_same(problem.citation for problem in problems),
-            problems=tuple(problems),
-        )
 
 
 def _limits(verdict: Verdict) -> Iterable[str]:
@@ -177,12 +145,6 @@ def _shared_target(verdicts: Sequence[Verdict]) -> Facts:
             values.setdefault(name, []).append(value)
     fewest = min(2, len(verdicts))
     return tuple((name, met[0]) for name, met in values.items() if len(met) >= fewest and len(set(met)) == 1)
-
-
-def _same(texts: Iterable[str | None]) -> str | None:
-    """The text that all share, None when they differ or have none."""
-    met = set(texts)
-    return met.pop() if len(met) == 1 else None
 
 
 def _distinct(texts: Iterable[str]) -> tuple[str, ...]:

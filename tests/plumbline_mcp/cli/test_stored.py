@@ -64,8 +64,10 @@ def test_show_prints_every_listed_problem_with_place_expected_and_found(filled: 
     verdict = Verdict.model_validate(stored["verdict"])
     assert len(verdict.problems()) == 15
     for part, problem in verdict.problems():
-        assert f"{part}/{problem.code}  at {problem.place}" in shown
-        assert str(problem.found) in shown
+        assert f"✗ fail {part}/{problem.code} × " in shown
+        assert f"at {problem.place}" in shown
+        assert f"found: {problem.found}" in shown
+        assert f"expected: {problem.expected}" in shown
     assert "388/400 rows" in shown
     assert "· not applicable" in shown
     assert verdict.evidence[0].sha256[:12] in shown
