@@ -183,7 +183,7 @@ def _parsed(path: Path, model: type[Model]) -> Model:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise BadInput(
-            f"{path}: {where}: {first['msg']}", "see CONTRIBUTING for the format of a pack"
+            f"{path}: {where}: {first['msg']}", "the built-in pack transformers shows the format"
         ) from error
 
 

@@ -21,6 +21,7 @@ from checks.check import Progress, silent
 from checks.records.runs import Job, RunFolder
 from plumbline_mcp.engines.launching import Launch, Prepared, prepare, write_run
 from plumbline_mcp.engines.sealing import MANIFEST, seal
+from plumbline_mcp.engines.supervisor import NOT_GONE
 from plumbline_mcp.errors import BuildError, UsageError
 from plumbline_mcp.workspace import RunState, Workspace
 from plumbline_mcp.workspace.records import ID_PATTERN
@@ -198,11 +199,21 @@ def _removed(workspace: Workspace, run_id: str, error: BaseException) -> None:
 
 
 def _lost(job: Job, code: int | None, said: bytes) -> BuildError:
-    last = said.decode("utf-8", "replace").strip().splitlines()[-1:]
-    full = "No space left" in said.decode("utf-8", "replace")
+    text = said.decode("utf-8", "replace")
+    if "No space left on device" in text:
+        return BuildError(
+            f"run {job.run_id} was removed: the disk was full before it ended",
+            "free space there, or set PLUMBLINE_HOME to a folder with more, then run it again",
+        )
+    if code == NOT_GONE:
+        return BuildError(
+            f"run {job.run_id} was removed: a process of the job could not be ended, so nothing was sealed",
+            "look for a process in uninterruptible sleep (D), then run it again",
+        )
+    last = "".join(text.strip().splitlines()[-1:])[:200]
     return BuildError(
-        f"run {job.run_id} left no exit file (supervisor: {code}){': ' if last else ''}{''.join(last)[:200]}",
-        "free disk space, then run it again" if full else "run it again; report it as a bug if it stays",
+        f"run {job.run_id} left no exit file: its supervisor ended with {code}{': ' if last else ''}{last}",
+        "run it again; report it as a bug if it stays",
     )
 
 

@@ -33,7 +33,9 @@ class Launch(Frozen):
     settings: dict[str, JsonValue] = Field({}, description="values of the pack's settings")
     plants: tuple[Path, ...] = Field((), description="Python files that plant a fault in memory")
     target: dict[str, str] = {}
-    time_limit_s: float | None = Field(None, gt=0, description="by default the procedure's own")
+    time_limit_s: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="by default the procedure's own"
+    )
 
 
 class Prepared(Frozen):
@@ -55,6 +57,9 @@ def prepare(launch: Launch, run_id: str) -> Prepared:
     interpreter = launch.interpreter.expanduser().absolute()  # never resolved: a link is what makes a venv
     if not (interpreter.is_file() and os.access(interpreter, os.X_OK)):
         raise UsageError(f"{interpreter} is no interpreter that can be started", "name a Python")
+    for path in launch.plants:
+        if not path.is_file():
+            raise UsageError(f"there is no plant {path}", "name a Python file")
     plants = tuple(f"hooks/plants/{number:02d}_{path.name}" for number, path in enumerate(launch.plants))
     job = Job(
         run_id=run_id,

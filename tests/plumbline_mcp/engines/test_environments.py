@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline_mcp.engines import environments
+from plumbline_mcp.engines import environments, pip
 from plumbline_mcp.engines.environments import Environment, build
 from plumbline_mcp.errors import BuildError, UsageError
 from tests.wheels import make_venv, site_of, unpack, write_wheel
@@ -220,3 +220,13 @@ def test_pips_variables_that_redirect_an_install_are_dropped(
     made = build(["leaf==1.0"], python=base, cache=tmp_path / "cache")
     assert ask(made, "import leaf; print(leaf.__version__)") == "1.0"
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_an_installation_without_pip_uses_the_one_that_python_carries(
+    base: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = pip.importlib.util.find_spec
+    monkeypatch.setattr(pip.importlib.util, "find_spec", lambda name: None if name == "pip" else found(name))
+    assert pip._pip()[0].endswith(".whl/pip")
+    made = build(["leaf==1.0"], python=base, cache=tmp_path / "cache")
+    assert ask(made, "import leaf; print(leaf.__version__)") == "1.0"

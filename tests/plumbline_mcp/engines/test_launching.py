@@ -49,6 +49,7 @@ def test_hostile_names_stay_one_word(tmp_path: Path) -> None:
         ({"inputs": {}}, "needs model"),
         ({"inputs": {"model": "/", "workload": "/"}}, "takes no workload"),
         ({"inputs": {"model": "/nowhere"}}, "there is no /nowhere"),
+        ({"plants": ["/nowhere/plant.py"]}, "there is no plant"),
         ({"settings": {"speed": 1}}, "has no setting 'speed'"),
         ({"settings": {"size": "big"}}, "setting size is 'big'"),
         ({"settings": {"size": True}}, "setting size is True"),
