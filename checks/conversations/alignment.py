@@ -2,7 +2,7 @@
 differs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -65,10 +65,9 @@ def align(document: Document, row: ExpectedRow, terms: Terms) -> Alignment:
     if found is not None:
         first, kept, appended = found
         return Alignment(Fit.CUT if cut else Fit.EQUAL, first, kept, appended=appended)
-    if len(ids) > 1 and len(wanted) and ids[0] == ids[1] == wanted[0]:
-        shorter = wanted[:-1] if cut else wanted
-        if _starts_with(ids[1:], shorter) and _is_padding(document, 1 + len(shorter), terms):
-            return Alignment(Fit.DOUBLE_BOS, document.start + 1, len(shorter))
+    doubled = _doubled(document, row, wanted[:-1] if cut else wanted, terms)
+    if doubled is not None:
+        return Alignment(Fit.DOUBLE_BOS, doubled[0], doubled[1], appended=doubled[2])
     return _cut_elsewhere(document, row.ids, terms) or _difference(document, wanted)
 
 
@@ -98,6 +97,21 @@ def _whole(document: Document, row: ExpectedRow, wanted: Ints, terms: Terms) -> 
     if padded and int(ids[0]) in terms.padding and bool((ids[:before] == ids[0]).all()):
         return document.start + before, length, False
     return None
+
+
+def _doubled(
+    document: Document, row: ExpectedRow, wanted: Ints, terms: Terms
+) -> tuple[int, int, bool] | None:
+    """(first, kept, appended) where the row's first token stands twice, behind padding or not."""
+    ids = document.ids
+    if len(wanted) == 0:
+        return None
+    padded = document.unmasked and ids[0] != wanted[0] and int(ids[0]) in terms.padding
+    other = np.flatnonzero(ids != ids[0])
+    at = int(other[0]) if padded and len(other) else 0
+    if at + 1 >= len(ids) or not ids[at] == ids[at + 1] == wanted[0]:
+        return None
+    return _whole(replace(document, start=document.start + at + 1), row, wanted, terms)
 
 
 def _same(left: Ints, right: Ints) -> npt.NDArray[np.bool_]:

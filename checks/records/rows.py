@@ -136,6 +136,8 @@ def from_mapping(index: int, row: Mapping[str, Any], where: str) -> tuple[Sequen
 
 def integers(value: Any, where: str) -> Ints:
     """int32[n] from a flat list of whole numbers. Raises `BadInput` with the first value that is none."""
+    if isinstance(value, list) and bool in set(map(type, value)):
+        raise BadInput(f"{where} is no flat list of whole numbers ({_odd(value)})")
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError) as error:
