@@ -7,17 +7,17 @@ from pathlib import Path
 from pydantic import Field
 
 from checks.check import Check, Context, InjectedFault, Inputs, NotApplicable, Progress
-from checks.errors import BadInput, Inconclusive, NotEvaluated
+from checks.errors import BadInput, Inconclusive
 from checks.records.runs import RunFolder
-from checks.references.checkpoints import configs, planted
-from checks.references.checkpoints.expectation import Expectation, expectation, is_tied
+from checks.references.checkpoints import planted
+from checks.references.checkpoints.document_parts import not_applicable, part, reload_part
+from checks.references.checkpoints.expectation import Expectation, expectation
 from checks.references.checkpoints.folder import VOCABULARIES, Checkpoint
 from checks.references.checkpoints.header import Unreadable
 from checks.references.checkpoints.merging import Adapter, read_adapter
 from checks.references.checkpoints.naming import Naming, compare_names
-from checks.references.checkpoints.reload import Reloaded, reload
 from checks.references.checkpoints.sources import evidence, open_export, open_reference
-from checks.references.checkpoints.tokenizer_files import compare_chat_templates, compare_tokenizers
+from checks.references.checkpoints.tokenizer_files import compare_chat_templates
 from checks.references.checkpoints.values import (
     ValuesResult,
     compare_all,
@@ -25,8 +25,7 @@ from checks.references.checkpoints.values import (
     value_problems,
 )
 from checks.references.packs import load_pack
-from checks.rules import MAX_PROBLEMS_LISTED
-from checks.verdict import Coverage, Evidence, Measurement, Outcome, Part, Place, Problem, part_of
+from checks.verdict import Coverage, Evidence, Outcome, Part, Place, Problem
 
 PARTS = (
     "files",
@@ -181,7 +180,7 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
             return [
                 files,
                 *_weights(case, export, progress),
-                *_documents(case, export),
+                *document_parts(case.original, export, case.expected),
                 _reload(case, export),
             ]
         except OSError as error:
@@ -214,36 +213,13 @@ def _adapter(folder: Path | None) -> Adapter | None:
         raise Inconclusive(f"the adapter cannot be read: {error}") from error
 
 
-def _part(
-    name: str,
-    problems: list[Problem],
-    coverage: Coverage | None = None,
-    measurements: tuple[Measurement, ...] = (),
-    notes: list[str] | tuple[str, ...] = (),
-    reason: str = "",
-) -> Part:
-    return part_of(
-        name,
-        problems,
-        coverage=coverage,
-        measurements=measurements,
-        notes=tuple(notes)[:MAX_PROBLEMS_LISTED],
-        reason=reason,
-        limit=MAX_PROBLEMS_LISTED,
-    )
-
-
-def _not_applicable(name: str, reason: str) -> Part:
-    return Part(name=name, outcome=Outcome.NOT_EVALUATED, applicable=False, reason=reason)
-
-
 def _files(case: ExportCase) -> Part:
     count = len(case.export.shards) if case.export else 0
     notes = case.export.notes if case.export else ()
     coverage = (
         None if case.opening or not case.whole else Coverage(judged=count, total=count, unit="weight files")
     )
-    return _part("files", list(case.opening), coverage, notes=notes)
+    return part("files", list(case.opening), coverage, notes=notes)
 
 
 def _weights(case: ExportCase, export: Checkpoint, progress: Progress) -> list[Part]:
@@ -256,10 +232,10 @@ def _weights(case: ExportCase, export: Checkpoint, progress: Progress) -> list[P
     problems = value_problems(result, may_be_trained=may_be_trained)
     both = Coverage(judged=known, total=known, unit="tensors")
     return [
-        _part("names", naming.names, Coverage(judged=known, total=total, unit="tensors"), notes=naming.notes),
-        _part("shapes", naming.shapes, both),
-        _part("dtypes", naming.dtypes, both, notes=case.expected.notes),
-        _part(
+        part("names", naming.names, Coverage(judged=known, total=total, unit="tensors"), notes=naming.notes),
+        part("shapes", naming.shapes, both),
+        part("dtypes", naming.dtypes, both, notes=case.expected.notes),
+        part(
             "values",
             problems,
             Coverage(judged=result.judged, total=total, unit="tensors"),
@@ -287,7 +263,7 @@ def _compare(case: ExportCase, export: Checkpoint, naming: Naming, progress: Pro
 
 def _adapter_part(case: ExportCase, result: ValuesResult) -> Part:
     if case.adapter is None:
-        return _not_applicable("adapter", "no adapter was given")
+        return not_applicable("adapter", "no adapter was given")
     idle = set(case.expected.idle)
     problems = [
         Problem(
@@ -303,150 +279,18 @@ def _adapter_part(case: ExportCase, result: ValuesResult) -> Part:
     total = len(case.adapter.updates)
     shown = result.merged - len(result.blind)
     return (
-        _part("adapter", problems, Coverage(judged=shown, total=total, unit="adapted tensors"))
+        part("adapter", problems, Coverage(judged=shown, total=total, unit="adapted tensors"))
         if total
         else (
-            _not_applicable(
-                "adapter", "the adapter replaces whole tensors only; they are judged under values"
-            )
+            not_applicable("adapter", "the adapter replaces whole tensors only; they are judged under values")
         )
     )
-
-
-def _documents(case: ExportCase, export: Checkpoint) -> list[Part]:
-    judges: dict[str, Callable[[ExportCase, Checkpoint], Part]] = {
-        "config": _config,
-        "generation_config": _generation_config,
-        "tokenizer": _tokenizer,
-        "chat_template": _chat_template,
-    }
-    return [_readable(name, judge, case, export) for name, judge in judges.items()]
-
-
-def _readable(
-    name: str, judge: Callable[[ExportCase, Checkpoint], Part], case: ExportCase, export: Checkpoint
-) -> Part:
-    """The original's files were parsed when it was opened: what cannot be read here is the export's."""
-    try:
-        return judge(case, export)
-    except Unreadable as error:
-        problem = Problem(code="file-unreadable", message=str(error), place=Place(file=error.file))
-        return _part(name, [problem])
-
-
-def _missing(file: str) -> Problem:
-    return Problem(code="file-missing", message=f"the export has no {file}", place=Place(file=file))
-
-
-def _config(case: ExportCase, export: Checkpoint) -> Part:
-    left, right = case.original.json("config.json"), export.json("config.json")
-    if left is None:
-        return Part(name="config", outcome=Outcome.NOT_EVALUATED, reason="the original has no config.json")
-    if right is None:
-        return _part("config", [_missing("config.json")])
-    result = configs.compare_config(
-        left,
-        right,
-        quantization_dropped=case.expected.quantization_dropped,
-        untied=case.expected.untied_by_adapter and is_tied(left),
-    )
-    return _part(
-        "config",
-        result.problems,
-        Coverage(judged=len(left), total=len(left), unit="fields"),
-        notes=result.notes,
-    )
-
-
-def _generation_config(case: ExportCase, export: Checkpoint) -> Part:
-    name, file = "generation_config", "generation_config.json"
-    left, right = case.original.json(file), export.json(file)
-    if left is None and right is None:
-        return _not_applicable(name, f"neither has a {file}")
-    if right is None:
-        return _part(name, [_missing(file)])
-    notes = []
-    if left is None:
-        left = configs.implied_generation_config(case.original.json("config.json") or {})
-        notes = [f"{file} was added; it is held against what config.json implies"]
-    if left is None:
-        reason = f"the original has no {file} and its architecture is unknown to the reference implementation"
-        return Part(name=name, outcome=Outcome.NOT_EVALUATED, reason=reason)
-    result = configs.compare_generation_config(left, right)
-    coverage = Coverage(judged=len(left), total=len(left), unit="fields")
-    return _part(name, result.problems, coverage if left else None, notes=[*notes, *result.notes])
-
-
-def _tokenizer(case: ExportCase, export: Checkpoint) -> Part:
-    files = sorted({*VOCABULARIES, "tokenizer_config.json"} & set(case.original.documents))
-    if not files:
-        return _not_applicable("tokenizer", "the original has no tokenizer files")
-    problems, notes = compare_tokenizers(case.original, export)
-    return _part(
-        "tokenizer", problems, Coverage(judged=len(files), total=len(files), unit="files"), notes=notes
-    )
-
-
-def _chat_template(case: ExportCase, export: Checkpoint) -> Part:
-    problems, notes, count = compare_chat_templates(case.original, export)
-    if not count and not problems:
-        return _not_applicable("chat_template", "the original has no chat template")
-    coverage = Coverage(judged=count, total=count, unit="templates") if count else None
-    return _part("chat_template", problems, coverage, notes=notes)
 
 
 def _reload(case: ExportCase, export: Checkpoint) -> Part:
     if not case.whole:
-        return _not_applicable("reload", "a slice of an export does not load")
-    try:
-        config = export.json("config.json")
-        if config is None:
-            return _part("reload", [_missing("config.json")])
-        loaded = reload(export.path, config, export.nbytes)
-        clean = not (loaded.missing or loaded.unexpected or loaded.mismatched or loaded.error)
-        before = Reloaded() if clean else _reload_of_release(case.original)
-    except Unreadable as error:
-        return _part(
-            "reload", [Problem(code="reload-failed", message=str(error), place=Place(file=error.file))]
-        )
-    except NotEvaluated as error:
-        return Part(name="reload", outcome=Outcome.NOT_EVALUATED, reason=error.message)
-    notes = ["loaded on the meta device: keys and shapes, no values"] if loaded.on_meta else []
-    return _part("reload", _reload_problems(loaded, before), notes=notes)
-
-
-def _reload_of_release(original: Checkpoint) -> Reloaded:
-    """What the reference reports for the release; where it cannot load it: nothing it lacks, all unused."""
-    try:
-        return reload(original.path, original.json("config.json") or {}, original.nbytes)
-    except NotEvaluated:
-        return Reloaded(unexpected=frozenset(original.tensors))
-
-
-def _reload_problems(loaded: Reloaded, before: Reloaded) -> list[Problem]:
-    """What the reference reports beyond what it reports for the release itself."""
-    groups = (
-        ("key-missing", loaded.missing - before.missing, "is missing: the reference re-initialises it"),
-        ("key-unexpected", loaded.unexpected - before.unexpected, "is not used by the reference"),
-    )
-    problems = [
-        Problem(code=code, message=f"{key} {what}", place=Place(tensor=key))
-        for code, keys, what in groups
-        for key in sorted(keys)
-    ]
-    problems += [
-        Problem(code="key-mismatched", message=f"{key} does not fit: {shapes}", place=Place(tensor=key))
-        for key, shapes in sorted(loaded.mismatched.items())
-        if key not in before.mismatched
-    ]
-    if loaded.error and not before.error:
-        problems.append(
-            Problem(code="reload-failed", message=f"the reference cannot load the export: {loaded.error}")
-        )
-    elif loaded.error:
-        message = f"the reference loads neither the release nor the export: {loaded.error}"
-        problems.append(Problem(code="reload-failed", outcome=Outcome.NOT_EVALUATED, message=message))
-    return problems
+        return not_applicable("reload", "a slice of an export does not load")
+    return reload_part(case.original, export)
 
 
 def _injected_faults() -> list[InjectedFault[ExportCase]]:

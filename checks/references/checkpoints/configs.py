@@ -60,15 +60,22 @@ def compare_generation_config(original: Json, export: Json) -> ConfigResult:
     return result
 
 
-def implied_generation_config(config: Json) -> dict[str, Any] | None:
-    """What the reference implementation generates with where a release has no generation_config.json."""
+def compare_added_generation_config(config: Json, export: Json) -> ConfigResult | None:
+    """Hold a generation config that the release has not against what its config.json implies.
+
+    Judged are the fields that the file states and the token ids, which it takes over from config.json. None
+    where the reference implementation does not know the architecture.
+    """
     from transformers import GenerationConfig
 
     made = _model_config(_plain(config))
     if made is None:
         return None
-    implied: dict[str, Any] = GenerationConfig.from_model_config(made).to_dict()
-    return implied
+    implied = GenerationConfig.from_model_config(made).to_dict()
+    left = {name: value for name, value in implied.items() if name in export or name.endswith("_token_id")}
+    result = compare_generation_config(left, export)
+    result.notes.append("generation_config.json was added; it is held against what config.json implies")
+    return result
 
 
 def _plain(config: Json) -> dict[str, Any]:

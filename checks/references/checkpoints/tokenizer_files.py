@@ -106,9 +106,12 @@ def _compare_probes(left: bytes, right: bytes) -> list[Problem]:
     sides = []
     for raw in (left, right):
         try:
-            sides.append(Tokenizer.from_str(raw.decode("utf-8")))
+            side = Tokenizer.from_str(raw.decode("utf-8"))
         except Exception as error:
             raise Unreadable("tokenizer.json", f"cannot be loaded: {str(error)[:200]}") from error
+        side.no_truncation()
+        side.no_padding()
+        sides.append(side)
     for number, probe in enumerate(PROBES):
         for special in (False, True):
             wanted, found = (side.encode(probe, add_special_tokens=special).ids for side in sides)

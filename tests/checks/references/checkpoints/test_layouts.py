@@ -1,4 +1,4 @@
-"""Low-precision layouts against the reference implementation's dequantizers and vectors worked out by hand."""
+"""Low-precision layouts against the reference's dequantizers and vectors worked out by hand."""
 
 from collections.abc import Iterator
 

@@ -1,0 +1,176 @@
+"""The parts of an export verdict that rest on small files, and the reload in the reference implementation."""
+
+from collections.abc import Callable
+
+from checks.errors import NotEvaluated
+from checks.references.checkpoints import configs
+from checks.references.checkpoints.expectation import Expectation, is_tied
+from checks.references.checkpoints.folder import VOCABULARIES, Checkpoint
+from checks.references.checkpoints.header import Unreadable
+from checks.references.checkpoints.reload import Reloaded, reload
+from checks.references.checkpoints.tokenizer_files import compare_chat_templates, compare_tokenizers
+from checks.rules import MAX_PROBLEMS_LISTED
+from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
+
+_Judge = Callable[[Checkpoint, Checkpoint, Expectation], Part]
+
+
+def part(
+    name: str,
+    problems: list[Problem],
+    coverage: Coverage | None = None,
+    measurements: tuple[Measurement, ...] = (),
+    notes: list[str] | tuple[str, ...] = (),
+    reason: str = "",
+) -> Part:
+    """`part_of` with the product's limit on what is listed."""
+    return part_of(
+        name,
+        problems,
+        coverage=coverage,
+        measurements=measurements,
+        notes=tuple(notes)[:MAX_PROBLEMS_LISTED],
+        reason=reason,
+        limit=MAX_PROBLEMS_LISTED,
+    )
+
+
+def not_applicable(name: str, reason: str) -> Part:
+    """A part that does not apply to this input."""
+    return Part(name=name, outcome=Outcome.NOT_EVALUATED, applicable=False, reason=reason)
+
+
+def document_parts(original: Checkpoint, export: Checkpoint, expected: Expectation) -> list[Part]:
+    """config, generation_config, tokenizer and chat_template."""
+    judges: dict[str, _Judge] = {
+        "config": _config,
+        "generation_config": _generation_config,
+        "tokenizer": _tokenizer,
+        "chat_template": _chat_template,
+    }
+    return [_readable(name, judge, original, export, expected) for name, judge in judges.items()]
+
+
+def _readable(
+    name: str, judge: _Judge, original: Checkpoint, export: Checkpoint, expected: Expectation
+) -> Part:
+    """The original's files were parsed when it was opened: what cannot be read here is the export's."""
+    try:
+        return judge(original, export, expected)
+    except Unreadable as error:
+        problem = Problem(code="file-unreadable", message=str(error), place=Place(file=error.file))
+        return part(name, [problem])
+
+
+def _missing(file: str) -> Problem:
+    return Problem(code="file-missing", message=f"the export has no {file}", place=Place(file=file))
+
+
+def _config(original: Checkpoint, export: Checkpoint, expected: Expectation) -> Part:
+    left, right = original.json("config.json"), export.json("config.json")
+    if left is None:
+        return Part(name="config", outcome=Outcome.NOT_EVALUATED, reason="the original has no config.json")
+    if right is None:
+        return part("config", [_missing("config.json")])
+    result = configs.compare_config(
+        left,
+        right,
+        quantization_dropped=expected.quantization_dropped,
+        untied=expected.untied_by_adapter and is_tied(left),
+    )
+    return part(
+        "config",
+        result.problems,
+        Coverage(judged=len(left), total=len(left), unit="fields"),
+        notes=result.notes,
+    )
+
+
+def _generation_config(original: Checkpoint, export: Checkpoint, _: Expectation) -> Part:
+    name, file = "generation_config", "generation_config.json"
+    left, right = original.json(file), export.json(file)
+    if left is None and right is None:
+        return not_applicable(name, f"neither has a {file}")
+    if right is None:
+        return part(name, [_missing(file)])
+    if left is not None:
+        result = configs.compare_generation_config(left, right)
+    else:
+        added = configs.compare_added_generation_config(original.json("config.json") or {}, right)
+        if added is None:
+            reason = f"the release has no {file}, and the reference does not know its architecture"
+            return Part(name=name, outcome=Outcome.NOT_EVALUATED, reason=reason)
+        result = added
+    total = max(1, len(left or right))
+    return part(name, result.problems, Coverage(judged=total, total=total, unit="fields"), notes=result.notes)
+
+
+def _tokenizer(original: Checkpoint, export: Checkpoint, _: Expectation) -> Part:
+    files = sorted({*VOCABULARIES, "tokenizer_config.json"} & set(original.documents))
+    if not files:
+        return not_applicable("tokenizer", "the original has no tokenizer files")
+    problems, notes = compare_tokenizers(original, export)
+    return part(
+        "tokenizer", problems, Coverage(judged=len(files), total=len(files), unit="files"), notes=notes
+    )
+
+
+def _chat_template(original: Checkpoint, export: Checkpoint, _: Expectation) -> Part:
+    problems, notes, count = compare_chat_templates(original, export)
+    if not count and not problems:
+        return not_applicable("chat_template", "the original has no chat template")
+    coverage = Coverage(judged=count, total=count, unit="templates") if count else None
+    return part("chat_template", problems, coverage, notes=notes)
+
+
+def reload_part(original: Checkpoint, export: Checkpoint) -> Part:
+    """What the reference implementation says when it loads the export."""
+    try:
+        config = export.json("config.json")
+        if config is None:
+            return part("reload", [_missing("config.json")])
+        loaded = reload(export.path, config, export.nbytes)
+        clean = not (loaded.missing or loaded.unexpected or loaded.mismatched or loaded.error)
+        before = Reloaded() if clean else _reload_of_release(original)
+    except Unreadable as error:
+        return part(
+            "reload", [Problem(code="reload-failed", message=str(error), place=Place(file=error.file))]
+        )
+    except NotEvaluated as error:
+        return Part(name="reload", outcome=Outcome.NOT_EVALUATED, reason=error.message)
+    notes = ["loaded on the meta device: keys and shapes, no values"] if loaded.on_meta else []
+    return part("reload", _reload_problems(loaded, before), notes=notes)
+
+
+def _reload_of_release(original: Checkpoint) -> Reloaded:
+    """What the reference reports for the release; where it cannot load it: nothing it lacks, all unused."""
+    try:
+        return reload(original.path, original.json("config.json") or {}, original.nbytes)
+    except NotEvaluated:
+        return Reloaded(unexpected=frozenset(original.tensors))
+
+
+def _reload_problems(loaded: Reloaded, before: Reloaded) -> list[Problem]:
+    """What the reference reports beyond what it reports for the release itself."""
+    groups = (
+        ("key-missing", loaded.missing - before.missing, "is missing: the reference re-initialises it"),
+        ("key-unexpected", loaded.unexpected - before.unexpected, "is not used by the reference"),
+    )
+    problems = [
+        Problem(code=code, message=f"{key} {what}", place=Place(tensor=key))
+        for code, keys, what in groups
+        for key in sorted(keys)
+    ]
+    problems += [
+        Problem(code="key-mismatched", message=f"{key} does not fit: {shapes}", place=Place(tensor=key))
+        for key, shapes in sorted(loaded.mismatched.items())
+        if key not in before.mismatched
+    ]
+    if loaded.error and not before.error:
+        problems.append(
+            Problem(code="reload-failed", message=f"the reference cannot load the export: {loaded.error}")
+        )
+    elif loaded.error:
+        message = f"the reference loads neither the release nor the export: {loaded.error}"
+        problems.append(Problem(code="reload-failed", outcome=Outcome.NOT_EVALUATED, message=message))
+    return problems

@@ -1,0 +1,111 @@
+"""Configurations equal in meaning, as the reference implementation reads them."""
+
+from typing import Any
+
+import pytest
+
+from checks.references.checkpoints.configs import (
+    compare_added_generation_config,
+    compare_config,
+    compare_generation_config,
+)
+from checks.verdict import Outcome
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "rope_theta": 500000.0,
+    "torch_dtype": "bfloat16",
+    "eos_token_id": 2,
+}
+
+
+def _fields(original: dict[str, Any], export: dict[str, Any], **how: bool) -> dict[str, Outcome]:
+    result = compare_config(original, export, **how)
+    return {str(problem.place.field): problem.outcome for problem in result.problems}
+
+
+def test_spelling_defaults_and_the_writer_are_no_difference() -> None:
+    export = {name: value for name, value in LLAMA.items() if name not in ("torch_dtype", "rope_theta")}
+    export |= {
+        "dtype": "bfloat16",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+        "transformers_version": "5.24.0",
+        "_name_or_path": "/somewhere",
+        "mlp_bias": False,
+        "num_key_value_heads": 4,
+    }
+    result = compare_config(LLAMA, export)
+    assert result.problems == []
+    assert "mlp_bias" in result.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"rope_theta": 10000.0}, "rope_parameters.rope_theta"),
+        ({"torch_dtype": "float32"}, "dtype"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"architectures": ["LlamaModel"]}, "architectures"),
+        ({"eos_token_id": [2, 3]}, "eos_token_id"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings"),
+        ({"never_heard_of": 1}, "never_heard_of"),
+        ({"num_key_value_heads": 2}, "num_key_value_heads"),
+    ],
+)
+def test_another_meaning_is_found_at_its_field(change: dict[str, Any], field: str) -> None:
+    assert _fields(LLAMA, {**LLAMA, **change}) == {field: Outcome.FAIL}
+
+
+def test_a_dropped_field_that_was_no_default_is_found() -> None:
+    export = {name: value for name, value in LLAMA.items() if name != "rope_theta"}
+    assert _fields(LLAMA, export) == {"rope_parameters.rope_theta": Outcome.FAIL}
+
+
+def test_an_unknown_architecture_is_compared_as_text() -> None:
+    original = {"model_type": "not_in_the_library", "width": 4}
+    assert _fields(original, {**original, "transformers_version": "1"}) == {}
+    assert _fields(original, {**original, "width": 5}) == {"width": Outcome.FAIL}
+    assert _fields(original, {"model_type": "not_in_the_library"}) == {"width": Outcome.FAIL}
+    assert _fields(original, {**original, "depth": 5}) == {"depth": Outcome.INCONCLUSIVE}
+
+
+def test_a_value_of_another_kind_is_a_difference_not_a_crash() -> None:
+    fields = _fields(LLAMA, {**LLAMA, "hidden_size": "wide", "layer_types": 3})
+    assert fields["hidden_size"] is Outcome.FAIL
+    assert _fields(LLAMA, {**LLAMA, "attention_bias": 0}) != {}
+
+
+def test_quantization_may_be_dropped_only_where_it_is_documented() -> None:
+    original = {**LLAMA, "quantization_config": {"quant_method": "fp8"}}
+    assert _fields(original, LLAMA) == {"quantization_config": Outcome.FAIL}
+    assert _fields(original, LLAMA, quantization_dropped=True) == {}
+
+
+def test_an_adapter_that_unties_the_head_needs_an_untied_configuration() -> None:
+    tied = {**LLAMA, "tie_word_embeddings": True}
+    assert _fields(tied, tied, untied=True) == {"tie_word_embeddings": Outcome.FAIL}
+    assert _fields(tied, {**tied, "tie_word_embeddings": False}, untied=True) == {}
+    assert _fields(tied, {**tied, "tie_word_embeddings": False}) == {"tie_word_embeddings": Outcome.FAIL}
+
+
+def test_generation_configurations() -> None:
+    original = {"eos_token_id": [2], "do_sample": True, "temperature": 0.6, "transformers_version": "4.0"}
+    same = {"eos_token_id": 2, "do_sample": True, "temperature": 0.6, "_from_model_config": True}
+    assert compare_generation_config(original, same).problems == []
+    lost = compare_generation_config(original, {"eos_token_id": 2, "do_sample": True})
+    assert [problem.place.field for problem in lost.problems] == ["temperature"]
+
+
+def test_an_added_generation_config_has_to_say_what_the_configuration_implies() -> None:
+    added = compare_added_generation_config(LLAMA, {"eos_token_id": 2, "bos_token_id": 1})
+    assert added is not None
+    assert added.problems == []
+    for wrong in ({"eos_token_id": 3, "bos_token_id": 1}, {"bos_token_id": 1}, {**LLAMA, "temperature": 0.5}):
+        found = compare_added_generation_config(LLAMA, wrong)
+        assert found is not None
+        assert found.problems != []
+    assert compare_added_generation_config({"model_type": "not_in_the_library"}, {}) is None
