@@ -154,6 +154,8 @@ class _Scan:
         }
 
     async def _export_inputs(self, made: Made, environment: Environment) -> dict[str, JsonValue]:
+        if self._entry.plant.job:
+            return await self._job_inputs(self._entry.plant.job, made, environment)
         run = await self._procedure("export", environment, {"model": str(made.model)})
         export = run.path
         if self._entry.plant.edit_export:
@@ -162,10 +164,20 @@ class _Scan:
             await self._edit(self._entry.plant.edit_export, export)
         return {"original": str(made.model), "export": str(export), "framework": self._framework}
 
+    async def _job_inputs(self, job: str, made: Made, environment: Environment) -> dict[str, JsonValue]:
+        """Run a job script of the corpus: it writes ``export`` and, where it trains one, ``adapter``."""
+        self._steps.begin("running the framework's export job")
+        out = self._fresh("job")
+        out.mkdir(parents=True)
+        script = self._planted().job_file(job)
+        await self._script(environment.python, script, _JOB_LIMIT_S, [str(made.model), str(out)])
+        inputs: dict[str, JsonValue] = {"original": str(made.model), "export": str(out / "export")}
+        return inputs | ({"adapter": str(out / "adapter")} if (out / "adapter").is_dir() else {})
+
     async def _procedure(self, name: str, environment: Environment, inputs: dict[str, str]) -> RunFolder:
         report = self._steps.begin(f"running the framework's {name} procedure")
         plant = self._entry.plant
-        hooks = (self._plant(plant.hook),) if plant.hook and self._corpus else ()
+        hooks = (self._planted().plant_file(plant.hook),) if plant.hook else ()
         launch = Launch(
             framework=self._framework,
             procedure=name,
@@ -176,15 +188,8 @@ class _Scan:
             time_limit_s=_JOB_LIMIT_S,
             target={"model": "embedded release"},
         )
-        what = [
-            name,
-            self._framework,
-            str(environment.path),
-            inputs,
-            launch.settings,
-            [str(h) for h in hooks],
-        ]
-        return await self._shared.once(json.dumps(what), partial(run, self._workspace, launch, report))
+        what = json.dumps([str(environment.path), launch.model_dump(mode="json")])
+        return await self._shared.once(what, partial(run, self._workspace, launch, report))
 
     async def _check(self, name: CheckName, inputs: dict[str, JsonValue]) -> Verdict:
         report = self._steps.begin(f"check {name}")
@@ -198,24 +203,32 @@ class _Scan:
         shutil.rmtree(path, ignore_errors=True)
         return path
 
-    def _plant(self, name: str) -> Path:
+    def _planted(self) -> Corpus:
         if self._corpus is None:
-            raise BadInput(f"entry {self._entry.id} plants {name} and no corpus holds it")
-        return self._corpus.plant_file(name)
+            raise BadInput(f"entry {self._entry.id} plants a fault and no corpus holds it", "name its corpus")
+        return self._corpus
 
     async def _edit(self, script: str | None, target: Path) -> None:
         """Run an edit script on files; one that fails or changes nothing planted nothing."""
         if script is None:
             return
-        before = _contents(target)
-        command = [sys.executable, "-I", str(self._plant(script)), str(target), *self._entry.plant.arguments]
-        with anyio.fail_after(_EDIT_LIMIT_S):
-            done = await anyio.run_process(
-                command, check=False, env=workers.clean_environment(os.environ), start_new_session=True
-            )
-        if done.returncode or _contents(target) == before:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it changed nothing"]
-            raise BadInput(f"plant {script} of entry {self._entry.id} did not do its work: {said[0]}")
+        before, file = _contents(target), self._planted().plant_file(script)
+        arguments = [str(target), *self._entry.plant.arguments]
+        await self._script(Path(sys.executable), file, _EDIT_LIMIT_S, arguments)
+        if _contents(target) == before:
+            raise BadInput(f"plant {script} of entry {self._entry.id} changed nothing")
+
+    async def _script(self, python: Path, script: Path, limit_s: float, arguments: list[str]) -> None:
+        """Run a script of the corpus. Raises `BadInput` with the last line it said when it fails."""
+        command, environment = (
+            [str(python), "-I", str(script), *arguments],
+            workers.clean_environment(os.environ),
+        )
+        with anyio.fail_after(limit_s):
+            done = await anyio.run_process(command, check=False, env=environment, start_new_session=True)
+        if done.returncode:
+            said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+            raise BadInput(f"{script.name} of entry {self._entry.id} failed: {''.join(said)[:300]}")
 
 
 async def _build_release(folder: Path, spec: dict[str, Any], report: Progress) -> Made:

@@ -1,8 +1,4 @@
-"""The embedded llama: a dense model, for what gpt-oss cannot show (tied embeddings, adapters, block FP8).
-
-Block FP8: each matrix is float8_e4m3fn with one fp32 ``weight_scale_inv`` for a block of 32 x 32; a value is
-the code times its block's scale.
-"""
+"""The embedded llama: a dense model, for what gpt-oss cannot show (tied embeddings, adapters, block FP8)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,10 +6,8 @@ from typing import Any
 import numpy as np
 
 from plumbline_mcp.scan.example_spec import ReleaseSpec, Shape
-from plumbline_mcp.scan.example_storage import StoredTensor, normal
+from plumbline_mcp.scan.example_storage import FP8_BLOCK, StoredTensor, matrix, normal
 from plumbline_mcp.scan.example_tokenizer import PAD, RETURN, token_ids
-
-_BLOCK = 32
 
 
 def config(spec: ReleaseSpec) -> dict[str, Any]:
@@ -56,24 +50,9 @@ def config(spec: ReleaseSpec) -> dict[str, Any]:
             "activation_scheme": "dynamic",
             "fmt": "e4m3",
             "quant_method": "fp8",
-            "weight_block_size": [_BLOCK, _BLOCK],
+            "weight_block_size": [FP8_BLOCK, FP8_BLOCK],
         }
     return content
-
-
-def _matrix(
-    random: np.random.Generator, name: str, rows: int, columns: int, quantized: bool
-) -> Iterator[tuple[str, StoredTensor]]:
-    if not quantized:
-        yield f"{name}.weight", normal(random, rows, columns, scale=0.1)
-        return
-    codes = random.integers(0, 0x7F, (rows, columns), dtype=np.uint8)  # 0x7F is NaN
-    codes |= random.integers(0, 2, (rows, columns), dtype=np.uint8) << np.uint8(7)
-    scales = (0.5 + random.random((-(-rows // _BLOCK), -(-columns // _BLOCK)))).astype("<f4") / np.float32(
-        1024
-    )
-    yield f"{name}.weight", StoredTensor("F8_E4M3", codes.shape, codes.tobytes())
-    yield f"{name}.weight_scale_inv", StoredTensor("F32", scales.shape, scales.astype("<f4").tobytes())
 
 
 def _layer(
@@ -90,7 +69,7 @@ def _layer(
         ("mlp.down_proj", shape.hidden, shape.intermediate),
     )
     for name, rows, columns in matrices:
-        yield from _matrix(random, f"{prefix}.{name}", rows, columns, quantized)
+        yield from matrix(random, f"{prefix}.{name}", rows, columns, quantized)
     yield f"{prefix}.input_layernorm.weight", normal(random, shape.hidden, scale=0.1, mean=1.0)
     yield f"{prefix}.post_attention_layernorm.weight", normal(random, shape.hidden, scale=0.1, mean=1.0)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from checks.check import Progress, silent
-from plumbline_mcp.scan import example_gpt_oss, example_llama
+from plumbline_mcp.scan import example_deepseek, example_gpt_oss, example_llama
 from plumbline_mcp.scan.example_spec import ReleaseSpec
 from plumbline_mcp.scan.example_storage import write_shards
 from plumbline_mcp.scan.example_tokenizer import (
@@ -24,7 +24,7 @@ from plumbline_mcp.scan.example_tokenizer import (
 from plumbline_mcp.scan.example_workload import WORKLOAD_ROWS, write_workload
 
 _TEMPLATES = Path(__file__).parent / "example"
-_FAMILIES = {"gpt_oss": example_gpt_oss, "llama": example_llama}
+_FAMILIES = {"gpt_oss": example_gpt_oss, "llama": example_llama, "deepseek_v3": example_deepseek}
 
 
 def _generation_config(spec: ReleaseSpec) -> dict[str, Any]:

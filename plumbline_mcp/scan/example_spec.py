@@ -23,9 +23,9 @@ class Shape(Frozen):
 class ReleaseSpec(Frozen):
     """Which release to build."""
 
-    family: Literal["gpt_oss", "llama"] = "gpt_oss"
+    family: Literal["gpt_oss", "llama", "deepseek_v3"] = "gpt_oss"
     quantized: bool = Field(
-        True, description="gpt_oss: experts in MXFP4; llama: matrices in block FP8; false: bf16"
+        True, description="gpt_oss: experts in MXFP4; the others: matrices in block FP8; false: bf16"
     )
     seed: int = 0
     intermediate: int = Field(

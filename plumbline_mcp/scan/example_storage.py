@@ -1,11 +1,14 @@
 """How the embedded release's tensors are made and stored: bf16 rounding, safetensors shards, their index."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+FP8_BLOCK = 32
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,25 @@ def bfloat16(values: npt.NDArray[np.float32]) -> StoredTensor:
 def normal(random: np.random.Generator, *shape: int, scale: float, mean: float = 0.0) -> StoredTensor:
     """Normally distributed values in bf16."""
     return bfloat16((random.standard_normal(shape) * scale + mean).astype(np.float32))
+
+
+def matrix(
+    random: np.random.Generator, name: str, rows: int, columns: int, quantized: bool
+) -> Iterator[tuple[str, StoredTensor]]:
+    """``name.weight`` [rows, columns] in bf16, or in block FP8 with ``name.weight_scale_inv``.
+
+    Block FP8: float8_e4m3fn codes and one fp32 scale for a block of 32 x 32; a value is code times scale.
+    """
+    if not quantized:
+        yield f"{name}.weight", normal(random, rows, columns, scale=0.1)
+        return
+    codes = random.integers(0, 0x7F, (rows, columns), dtype=np.uint8)  # 0x7F is NaN
+    codes |= random.integers(0, 2, (rows, columns), dtype=np.uint8) << np.uint8(7)
+    scales = (0.5 + random.random((-(-rows // FP8_BLOCK), -(-columns // FP8_BLOCK)))).astype(
+        "<f4"
+    ) / np.float32(1024)
+    yield f"{name}.weight", StoredTensor("F8_E4M3", codes.shape, codes.tobytes())
+    yield f"{name}.weight_scale_inv", StoredTensor("F32", scales.shape, scales.astype("<f4").tobytes())
 
 
 def write_shards(folder: Path, stored: dict[str, StoredTensor], shards: int) -> None:

@@ -13,7 +13,7 @@ from pydantic import Field, JsonValue, ValidationError, model_validator
 
 import checks
 from checks.errors import BadInput
-from checks.verdict import Frozen, Place
+from checks.verdict import Frozen, Outcome, Place
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.example_spec import ReleaseSpec
 
@@ -43,6 +43,7 @@ class Expected(Frozen):
     part: str
     code: str
     place: dict[str, str | int] = Field({}, description="fields of the place that have to be met")
+    outcome: Outcome = Field(Outcome.FAIL, description="inconclusive where evidence is taken away")
 
     @model_validator(mode="after")
     def _known_fields(self) -> "Expected":
@@ -70,6 +71,9 @@ class Plant(Frozen):
     """How a fault gets in; several ways may be combined."""
 
     hook: _FileName | None = Field(None, description="imported by the job before its framework runs")
+    job: _FileName | None = Field(
+        None, description="script that makes the export (and an adapter) in place of the pack's procedure"
+    )
     edit_export: _FileName | None = Field(None, description="script run on a copy of the exported files")
     edit_environment: _FileName | None = Field(None, description="script run on a copy of the environment")
     arguments: tuple[str, ...] = Field((), description="further arguments of the edit script")
@@ -125,8 +129,12 @@ class Corpus(Frozen):
         return found
 
     def plant_file(self, name: str) -> Path:
-        """The file of a plant."""
+        """The file of a hook or an edit script."""
         return self.folder / "plants" / name
+
+    def job_file(self, name: str) -> Path:
+        """The file of a job script."""
+        return self.folder / "jobs" / name
 
     def framework(self, entry: FaultEntry) -> str:
         """The pack of an entry: one of the corpus, or a built-in name."""
@@ -175,3 +183,5 @@ def _check_files(corpus: Corpus, path: Path, entry: FaultEntry) -> None:
     for name in (plant.hook, plant.edit_export, plant.edit_environment):
         if name and not corpus.plant_file(name).is_file():
             raise BadInput(f"{path}: there is no plants/{name}", "add the plant beside the entries")
+    if plant.job and not corpus.job_file(plant.job).is_file():
+        raise BadInput(f"{path}: there is no jobs/{plant.job}", "add the job beside the entries")

@@ -82,7 +82,7 @@ def _met(expected: Expected, verdicts: Sequence[Verdict]) -> Score:
         for verdict in verdicts
         if verdict.check == expected.check
         for part, problem in verdict.problems()
-        if (part, problem.code, problem.outcome) == (expected.part, expected.code, Outcome.FAIL)
+        if (part, problem.code, problem.outcome) == (expected.part, expected.code, expected.outcome)
     ]
     if any(expected.holds_at(place) for place in places):
         return Score.FOUND
@@ -90,7 +90,10 @@ def _met(expected: Expected, verdicts: Sequence[Verdict]) -> Score:
 
 
 def _unexpected(entry: FaultEntry, verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Problems that the entry neither expects nor allows, and parts that could not be judged."""
+    """Problems that the entry neither expects nor allows, and parts that could not be judged.
+
+    In a check that has to fail, a part whose evidence is missing follows from the fault (no export, no rows).
+    """
     allowed: set[tuple[str, str, str]] = {
         (expected.check, expected.part, expected.code) for expected in (*entry.expect, *entry.also)
     }
@@ -107,7 +110,8 @@ def _unexpected_in(
 ) -> Iterator[str]:
     if not part.applicable or part.outcome is Outcome.PASS:
         return
-    if part.outcome is not Outcome.FAIL and (check, part.name) not in parts:
+    follows = part.outcome is Outcome.NOT_EVALUATED and check in {name for name, _ in parts}
+    if part.outcome is not Outcome.FAIL and (check, part.name) not in parts and not follows:
         yield f"{check}: {part.name} {part.outcome}: {part.reason}"
     codes = {problem.code for problem in part.problems if problem.outcome is Outcome.FAIL}
     yield from (

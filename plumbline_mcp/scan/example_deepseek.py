@@ -1,0 +1,119 @@
+"""The embedded deepseek_v3: experts one by one in block FP8, low-rank attention, a router with a bias."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from plumbline_mcp.scan.example_spec import ReleaseSpec, Shape
+from plumbline_mcp.scan.example_storage import FP8_BLOCK, StoredTensor, matrix, normal
+from plumbline_mcp.scan.example_tokenizer import PAD, RETURN, token_ids
+
+_RANK, _HEAD, _EXPERT = 32, 16, 32
+_DENSE_LAYERS = 1
+
+
+def config(spec: ReleaseSpec) -> dict[str, Any]:
+    """``config.json`` with the fields that the released models have; sizes are the tiny ones."""
+    shape, ids = spec.shape, token_ids()
+    content: dict[str, Any] = {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": ids["<|startoftext|>"],
+        "eos_token_id": ids[RETURN],
+        "first_k_dense_replace": _DENSE_LAYERS,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden,
+        "initializer_range": 0.02,
+        "intermediate_size": shape.intermediate,
+        "kv_lora_rank": _RANK,
+        "max_position_embeddings": 4096,
+        "model_type": "deepseek_v3",
+        "moe_intermediate_size": _EXPERT,
+        "n_group": 2,
+        "n_routed_experts": shape.experts,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": shape.heads,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.heads,
+        "pad_token_id": ids[RETURN if spec.pad_is_stop else PAD],
+        "q_lora_rank": _RANK,
+        "qk_nope_head_dim": _HEAD,
+        "qk_rope_head_dim": _HEAD,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 10000.0,
+        "routed_scaling_factor": 2.5,
+        "scoring_func": "sigmoid",
+        "tie_word_embeddings": spec.tied,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "v_head_dim": _HEAD,
+        "vocab_size": shape.vocabulary,
+    }
+    if spec.quantized:
+        content["quantization_config"] = {
+            "activation_scheme": "dynamic",
+            "fmt": "e4m3",
+            "quant_method": "fp8",
+            "weight_block_size": [FP8_BLOCK, FP8_BLOCK],
+        }
+    return content
+
+
+def _gated(prefix: str, inner: int, hidden: int) -> list[tuple[str, int, int]]:
+    return [
+        (f"{prefix}.gate_proj", inner, hidden),
+        (f"{prefix}.up_proj", inner, hidden),
+        (f"{prefix}.down_proj", hidden, inner),
+    ]
+
+
+def _matrices(layer: int, shape: Shape) -> list[tuple[str, int, int]]:
+    attention = [
+        ("self_attn.q_a_proj", _RANK, shape.hidden),
+        ("self_attn.q_b_proj", shape.heads * 2 * _HEAD, _RANK),
+        ("self_attn.kv_a_proj_with_mqa", _RANK + _HEAD, shape.hidden),
+        ("self_attn.kv_b_proj", shape.heads * 2 * _HEAD, _RANK),
+        ("self_attn.o_proj", shape.hidden, shape.heads * _HEAD),
+    ]
+    if layer < _DENSE_LAYERS:
+        return attention + _gated("mlp", shape.intermediate, shape.hidden)
+    experts = [f"mlp.experts.{expert}" for expert in range(shape.experts)]
+    parts = [_gated(prefix, _EXPERT, shape.hidden) for prefix in [*experts, "mlp.shared_experts"]]
+    return attention + [each for part in parts for each in part]
+
+
+def _layer(
+    random: np.random.Generator, layer: int, shape: Shape, quantized: bool
+) -> Iterator[tuple[str, StoredTensor]]:
+    prefix = f"model.layers.{layer}"
+    for name, rows, columns in _matrices(layer, shape):
+        yield from matrix(random, f"{prefix}.{name}", rows, columns, quantized)
+    norms = (
+        ("self_attn.q_a_layernorm", _RANK),
+        ("self_attn.kv_a_layernorm", _RANK),
+        ("input_layernorm", shape.hidden),
+        ("post_attention_layernorm", shape.hidden),
+    )
+    for name, size in norms:
+        yield f"{prefix}.{name}.weight", normal(random, size, scale=0.1, mean=1.0)
+    if layer >= _DENSE_LAYERS:
+        yield f"{prefix}.mlp.gate.weight", normal(random, shape.experts, shape.hidden, scale=0.3)
+        bias = random.standard_normal(shape.experts).astype("<f4")
+        yield f"{prefix}.mlp.gate.e_score_correction_bias", StoredTensor("F32", bias.shape, bias.tobytes())
+
+
+def tensors(spec: ReleaseSpec) -> Iterator[tuple[str, StoredTensor]]:
+    """Every tensor by its on-disk name."""
+    shape, random = spec.shape, np.random.Generator(np.random.PCG64(spec.seed))
+    yield "model.embed_tokens.weight", normal(random, shape.vocabulary, shape.hidden, scale=0.5)
+    for layer in range(shape.layers):
+        yield from _layer(random, layer, shape, spec.quantized)
+    yield "model.norm.weight", normal(random, shape.hidden, scale=0.1, mean=1.0)
+    if not spec.tied:
+        yield "lm_head.weight", normal(random, shape.vocabulary, shape.hidden, scale=0.1)
