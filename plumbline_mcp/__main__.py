@@ -1,6 +1,13 @@
 """``python -I -m plumbline_mcp``: the command line."""
 
-from plumbline_mcp.cli import main
+import sys
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["serve"]:  # what agents start: without the command line's libraries
+        from plumbline_mcp.server import serve_stdio
+
+        serve_stdio()
+    else:
+        from plumbline_mcp.cli import main
+
+        main()

@@ -1,6 +1,10 @@
 """Puts the server together: its instructions, every toolset, the resources and the prompts."""
 
+import logging
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -36,17 +40,32 @@ def build(
     toolset = Toolset(home)
     for part in (status, checks, verdicts, records, tensors):
         part.add_tools(toolset)
-    server: MCPServer[None] = MCPServer(
-        NAME,
-        title="Plumbline",
-        instructions=INSTRUCTIONS,
-        version=metadata.version("plumbline-mcp"),
-        tools=toolset.tools,
-        auth=auth,
-        token_verifier=token_verifier,
-        subscriptions=False,
-        log_level="WARNING",
-    )
+    with _plain_log():
+        server: MCPServer[None] = MCPServer(
+            NAME,
+            title="Plumbline",
+            instructions=INSTRUCTIONS,
+            version=metadata.version("plumbline-mcp"),
+            tools=toolset.tools,
+            auth=auth,
+            token_verifier=token_verifier,
+            subscriptions=False,
+            log_level="WARNING",
+        )
     add_resources(server, toolset)
     add_prompts(server)
     return server
+
+
+@contextmanager
+def _plain_log() -> Iterator[None]:
+    """One line a log record on standard error; where the SDK finds rich, it imports it and draws boxes."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    absent = "rich.console" not in sys.modules
+    if absent:
+        sys.modules["rich.console"] = None  # type: ignore[assignment]  # imports as: not there
+    try:
+        yield
+    finally:
+        if absent:
+            del sys.modules["rich.console"]

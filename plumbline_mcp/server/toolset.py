@@ -3,13 +3,16 @@
 import functools
 import inspect
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools.base import Tool
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp.types import CallToolResult, ResourceLink, TextContent, ToolAnnotations
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, create_model
 
 from approvals.visible import visible_line
 from checks.errors import CheckError
@@ -71,25 +74,48 @@ class Toolset:
 
         ``parameters`` stands for the function's own where those are generated.
         """
-        tool = Tool.from_function(
-            _wrapped(function, answer, parameters),
-            name=name or function.__name__,
-            title=title,
-            description=description or inspect.getdoc(function),
-            annotations=annotations,
-            structured_output=True,
+        name = name or function.__name__
+        parameters = parameters or list(inspect.signature(function, eval_str=True).parameters.values())
+        arguments = _arguments(name, parameters)
+        metadata = FuncMetadata(
+            arg_model=arguments, output_model=answer, output_schema=_output_schema(answer)
         )
-        metadata = tool.fn_metadata
-        metadata.arg_model.model_config["extra"] = "forbid"  # else a misspelled argument is ignored
-        metadata.arg_model.model_rebuild(force=True)
-        tool.parameters = untitled(metadata.arg_model.model_json_schema(by_alias=True))
-        metadata.output_schema = untitled(metadata.output_schema or {})
+        tool = Tool(
+            fn=_wrapped(function),
+            name=name,
+            title=title,
+            description=description or inspect.getdoc(function) or "",
+            parameters=untitled(arguments.model_json_schema(by_alias=True)),
+            fn_metadata=metadata,
+            is_async=inspect.iscoroutinefunction(function),
+            context_kwarg=next((one.name for one in parameters if one.annotation is Context), None),
+            annotations=annotations,
+        )
         self.tools.append(tool)
 
 
-def _wrapped(
-    function: Callable[..., Any], answer: type[BaseModel], parameters: list[inspect.Parameter] | None
-) -> Callable[..., Any]:
+class _Strict(ArgModelBase):
+    """Arguments of a tool: one that it does not have is refused, so that a misspelled one is not ignored."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+
+def _arguments(name: str, parameters: list[inspect.Parameter]) -> type[ArgModelBase]:
+    """The model of a tool's arguments; `Tool.from_function` would let unknown ones pass."""
+    fields: dict[str, Any] = {
+        one.name: (one.annotation, ... if one.default is inspect.Parameter.empty else one.default)
+        for one in parameters
+        if one.annotation is not Context
+    }
+    return create_model(f"{name}Arguments", __base__=_Strict, **fields)
+
+
+@cache
+def _output_schema(answer: type[BaseModel]) -> dict[str, Any]:
+    return untitled(answer.model_json_schema(mode="validation"))
+
+
+def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with its failures foreseen and its answer in the wire's form; sync stays sync."""
     if inspect.iscoroutinefunction(function):
 
@@ -108,11 +134,6 @@ def _wrapped(
             except (CheckError, PlumblineError) as error:
                 raise foreseen(error) from error
 
-    own = inspect.signature(function, eval_str=True)
-    returns = Annotated[CallToolResult, answer]
-    call.__signature__ = own.replace(  # type: ignore[attr-defined]
-        parameters=parameters or list(own.parameters.values()), return_annotation=returns
-    )
     return call
 
 

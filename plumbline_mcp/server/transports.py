@@ -1,5 +1,6 @@
 """How clients reach the server: standard input and output, or HTTP on loopback with a token of this start."""
 
+import gc
 import hmac
 import json
 import secrets
@@ -34,8 +35,11 @@ class OneToken:
 
 
 def stdio(home: Path | None) -> None:
-    """Serve one client on standard input and output until it closes them."""
-    build(home).run("stdio")
+    """Serve one client on standard input and output until it closes them; turns garbage collection on."""
+    server = build(home)
+    gc.freeze()
+    gc.enable()
+    server.run("stdio")
 
 
 def http(port: int, home: Path | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from approvals.visible import visible_line
 from checks.check import Progress
 from checks.errors import BadInput
+from checks.records.runs import RunFolder, is_run_folder
 from checks.references.checkpoints.folder import open_checkpoint
 from checks.references.checkpoints.formats import decode
 from checks.references.checkpoints.header import Unreadable, read_header
@@ -50,7 +51,9 @@ def read_tensor(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
 
 def _open(path: Path) -> dict[str, Tensor]:
-    """Tensors by name of a checkpoint folder or of one file. Raises `BadInput`."""
+    """Tensors by name of a checkpoint folder, of what a run exported, or of one file. Raises `BadInput`."""
+    if is_run_folder(path):
+        path = RunFolder.open(path).output
     try:
         if path.is_dir():
             return open_checkpoint(path).tensors

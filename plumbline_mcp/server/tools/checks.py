@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 import checks
 from checks.check import Check, Progress
 from checks.verdict import Verdict
+from plumbline_mcp.server.located import known_verdict
 from plumbline_mcp.server.progress import reported
 from plumbline_mcp.server.tools.verdicts import shown
 from plumbline_mcp.server.toolset import JUDGES, Linked, Toolset
@@ -67,7 +68,7 @@ def _view(check: Check[Any, Any]) -> CheckView:
 
 
 def _add_check(toolset: Toolset, check: Check[Any, Any]) -> None:
-    async def run(ctx: Context[Any, Any], **arguments: Any) -> Linked:
+    async def run(ctx: Context, **arguments: Any) -> Linked:
         from plumbline_mcp.scan.service import run_check
 
         def start(progress: Progress) -> Awaitable[Verdict]:
@@ -76,7 +77,7 @@ def _add_check(toolset: Toolset, check: Check[Any, Any]) -> None:
         key = json.dumps([check.name, arguments], sort_keys=True, default=str)
         async with reported(ctx) as progress:
             verdict = await toolset.running.wait(f"check_{check.name}", key, start, progress)
-        return shown(verdict)
+        return shown(verdict, known_verdict(toolset, verdict.id).inputs)
 
     toolset.add(
         run,
@@ -100,7 +101,7 @@ def _description(check: Check[Any, Any]) -> str:
 
 def _parameters(check: Check[Any, Any]) -> list[inspect.Parameter]:
     """The fields of the check's inputs as keyword parameters, with their descriptions and bounds."""
-    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context[Any, Any])
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)
     return [context, *(_parameter(name, field) for name, field in check.inputs.model_fields.items())]
 
 

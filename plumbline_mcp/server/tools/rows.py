@@ -58,7 +58,7 @@ def add_rows(toolset: Toolset) -> None:
     """Add ``rows_read``."""
 
     async def rows_read(
-        ctx: Context[Any, Any],
+        ctx: Context,
         rows: Annotated[
             str, Field(description="dump (JSONL, safetensors, saved data set), run folder or run id")
         ],

@@ -42,8 +42,10 @@ def add_tools(toolset: Toolset) -> None:
     """Add ``tensors_read``."""
 
     async def tensors_read(
-        ctx: Context[Any, Any],
-        path: Annotated[str, Field(description="checkpoint folder, or one safetensors file")],
+        ctx: Context,
+        path: Annotated[
+            str, Field(description="checkpoint folder, one safetensors file, or the id of an export run")
+        ],
         contains: Annotated[str, Field(description="list only names that contain this")] = "",
         tensor: Annotated[str | None, Field(description="read this one's values and digest instead")] = None,
         first: Annotated[int, Field(ge=0, description="first element, row-major")] = 0,

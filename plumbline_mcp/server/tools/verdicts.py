@@ -1,5 +1,6 @@
 """Stored verdicts, and the version that judged."""
 
+import json
 import platform
 from typing import Annotated, Any
 
@@ -97,45 +98,50 @@ def version_show() -> VersionView:
     )
 
 
-def shown(verdict: Verdict) -> Linked:
-    """A verdict as a check's answer: its first problems, its links and the one next call."""
-    view = verdict_view(verdict)
-    return Linked(_continued(view, verdict, None, 0), verdict_links(verdict))
+def shown(verdict: Verdict, inputs: dict[str, Any]) -> Linked:
+    """A verdict as a check's answer: its first problems, its link and the one next call."""
+    return _page(verdict, inputs, None, 0)
 
 
 def _shown(toolset: Toolset, verdict_id: str, part: str | None, cursor: str | None) -> Linked:
-    verdict = known_verdict(toolset, verdict_id).verdict
-    names = [known.name for known in verdict.parts]
+    stored = known_verdict(toolset, verdict_id)
+    names = [known.name for known in stored.verdict.parts]
     if part is not None and part not in names:
         raise UsageError(f"{verdict_id} has no part {part!r}", f"its parts are {', '.join(names) or 'none'}")
     skip = cursors.offset(cursor, "verdict_show", {"verdict_id": verdict_id, "part": part})
+    return _page(stored.verdict, stored.inputs, part, skip)
+
+
+def _page(verdict: Verdict, inputs: dict[str, Any], part: str | None, skip: int) -> Linked:
     view = verdict_view(verdict, part, skip)
-    return Linked(_continued(view, verdict, part, skip), verdict_links(verdict))
+    update: dict[str, Any] = {"next": next_call(verdict, inputs)}
+    if view.truncated:
+        arguments = {"verdict_id": verdict.id, "part": part}
+        update["cursor"] = cursors.encode("verdict_show", arguments, skip + len(view.problems))
+        named = ", ".join(f'{name}="{value}"' for name, value in arguments.items() if value)
+        update["next"] += f"; for more problems verdict_show({named}, cursor=<cursor>), or name one part"
+    return Linked(view.model_copy(update=update), verdict_links(verdict))
 
 
-def _continued(view: VerdictView, verdict: Verdict, part: str | None, skip: int) -> VerdictView:
-    """The view with its cursor and its next call."""
-    if not view.truncated:
-        return view.model_copy(update={"next": _next(verdict)})
-    arguments = {"verdict_id": verdict.id, "part": part}
-    cursor = cursors.encode("verdict_show", arguments, skip + len(view.problems))
-    named = ", ".join(f'{name}="{value}"' for name, value in arguments.items() if value)
-    return view.model_copy(
-        update={
-            "cursor": cursor,
-            "next": f'verdict_show({named}, cursor="{cursor}"), or name one part to narrow',
-        }
-    )
-
-
-def _next(verdict: Verdict) -> str:
+def next_call(verdict: Verdict, inputs: dict[str, Any]) -> str:
+    """The one next call after a verdict: the raw record at its first failing place, where it has one."""
     if verdict.outcome is Outcome.PASS:
         return "scan_status()"
-    if verdict.outcome is Outcome.FAIL and verdict.check == "data":
-        return "rows_read(rows=..., first=<sequence of the first problem>, count=1) shows the row"
-    if verdict.outcome is Outcome.FAIL and verdict.check == "export":
-        return "tensors_read(path=..., tensor=<tensor of the first problem>) shows the values"
-    return f"check_{verdict.check}(...) again, after next_step"
+    failing = [problem.place for _, problem in verdict.problems() if problem.outcome is Outcome.FAIL]
+    sequence = next((place for place in failing if place.sequence is not None), None)
+    if "rows" in inputs and sequence is not None:
+        named = {name: inputs[name] for name in ("rows", "model") if inputs.get(name)}
+        return _call("rows_read", named | {"first": sequence.sequence, "token": sequence.token})
+    if "export" in inputs and any(place.tensor for place in failing):
+        return (
+            _call("tensors_read", {"path": inputs["export"]})[:-1] + ", tensor=<tensor of the first problem>)"
+        )
+    return f"mend what next_step says, then check_{verdict.check} with the same arguments"
+
+
+def _call(tool: str, arguments: dict[str, Any]) -> str:
+    named = (f"{name}={json.dumps(value)}" for name, value in arguments.items() if value is not None)
+    return line(f"{tool}({', '.join(named)})", 1000)
 
 
 def _listed(toolset: Toolset, check: str | None, outcome: Outcome | None, cursor: str | None) -> VerdictList:

@@ -26,7 +26,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded release, a copy without its generation config, a workload, and rows that are not its rows."""
+    """The embedded release, a copy without generation config, a workload, and rows that are not its rows."""
     folder = tmp_path_factory.mktemp("files")
     build({"model": str(folder / "release"), "workload": str(folder / "work.jsonl"), "rows": 6}, _quiet)
     shutil.copytree(folder / "release", folder / "export")
@@ -80,7 +80,10 @@ async def test_every_check_judges_real_files_and_its_verdict_is_stored(
             found[name] = view
     assert heard
     assert found["data"]["outcome"] == "fail"
+    rows, model = json.dumps(str(files / "rows.jsonl")), json.dumps(str(files / "release"))
+    assert found["data"]["next"] == f"rows_read(rows={rows}, model={model}, first=0, token=0)"
     assert found["export"]["outcome"] == "fail"
+    assert found["export"]["next"] == "mend what next_step says, then check_export with the same arguments"
     codes = {(one["part"], one["code"]) for one in found["export"]["problems"] if one["outcome"] == "fail"}
     assert codes == {("generation_config", "file-missing")}
     stored = Workspace.open(tmp_path / "home", create=False)

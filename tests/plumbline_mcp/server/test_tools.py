@@ -116,7 +116,7 @@ async def test_a_long_verdict_is_given_in_pages_that_hold_each_problem_once(samp
         if not answer["truncated"]:
             assert answer["cursor"] is None
             break
-        assert f'verdict_show(verdict_id="{sample.failing}"' in answer["next"]
+        assert f'verdict_show(verdict_id="{sample.failing}", cursor=<cursor>)' in answer["next"]
         arguments["cursor"] = answer["cursor"]
     assert "cursor" in arguments
     assert rows == list(range(400))
@@ -125,7 +125,7 @@ async def test_a_long_verdict_is_given_in_pages_that_hold_each_problem_once(samp
 @pytest.mark.parametrize(
     ("tool", "arguments", "field", "total"),
     [
-        ("manifest_read", {"run_id": "rows-0001"}, "files", 606),
+        ("manifest_read", {"run_id": "rows-0001"}, "files", 607),
         ("environment_read", {"run_id": "rows-0001"}, "untrusted_distributions", 450),
         ("tensors_read", {"path": "checkpoint"}, "tensors", 402),
     ],
@@ -184,6 +184,8 @@ async def test_values_of_a_tensor_are_exact(sample: Sample) -> None:
     odd = await answered(sample, "tensors_read", {"path": str(sample.checkpoint), "tensor": HOSTILE})
     assert [str(value) for value in odd["values"]] == ["1.5", "nan", "inf", "-0.0"]
     arguments = {"path": str(sample.checkpoint), "tensor": "layers.7.weight", "first": 1, "count": 2}
+    exported = await answered(sample, "tensors_read", {"path": sample.run, "tensor": "exported"})
+    assert exported["values"] == [1, 2]
     part = await answered(sample, "tensors_read", arguments)
     assert (part["values"], part["first"], part["truncated"]) == ([7.0, 7.0], 1, True)
     assert part["tensors"][0]["shape"] == [2, 2]
