@@ -91,10 +91,38 @@ def _installation() -> Iterable[Finding]:
 
 def _own_environment() -> Finding:
     """Reference libraries are pinned, so an environment shared with a framework would judge otherwise."""
+    hint = "install it with `uv tool install`, pipx, or into a virtual environment of its own"
     if sys.prefix == sys.base_prefix:
-        hint = "install it with `uv tool install`, pipx, or into a virtual environment of its own"
         return Finding("environment", "warn", f"{sys.prefix} is not an environment of its own", hint)
+    sharing = ", ".join(_sharing())
+    if sharing:
+        found = f"{sys.prefix} is shared with {sharing}, whose needs may change the reference libraries"
+        return Finding("environment", "warn", found, hint)
     return Finding("environment", "ok", sys.prefix)
+
+
+def _sharing() -> list[str]:
+    """Other distributions here that build on a reference library: training frameworks and the like."""
+    from importlib import metadata
+
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
+
+    from plumbline_mcp.version import DISTRIBUTION
+
+    def needs(text: str) -> str:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            return ""
+        extra_only = requirement.marker is not None and "extra" in str(requirement.marker)
+        return "" if extra_only else canonicalize_name(requirement.name)
+
+    return sorted(
+        found.name
+        for found in metadata.distributions()
+        if found.name != DISTRIBUTION and {"torch", "transformers"} & set(map(needs, found.requires or ()))
+    )
 
 
 def _launcher() -> Finding:

@@ -1,5 +1,6 @@
 """The program ``plumbline``: its verbs, and the one place where errors become text and exit codes."""
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -85,6 +86,9 @@ _program.__doc__ = f"{_program.__doc__}\n\nExample: plumbline onboard\n\n{EXIT_C
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the program and exit."""
     given = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to crash
     code = _guarded(lambda: get_command(app).main(given, prog_name="plumbline", standalone_mode=False), given)
     sys.exit(code)
 
@@ -95,8 +99,9 @@ def _guarded(run: Callable[[], Any], arguments: list[str]) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
-    except SystemExit:  # typer exits by itself on one occasion only: the reader of our output is gone
-        code = ExitCode.BROKEN_PIPE
+    except SystemExit as stop:  # so typer leaves when the reader of our output is gone
+        gone = isinstance(stop.__context__, BrokenPipeError)
+        code = ExitCode.BROKEN_PIPE if gone else ExitCode.USAGE
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's last flush is silent
         code = ExitCode.BROKEN_PIPE

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from checks.verdict import Verdict
+from plumbline_mcp.cli import doctor
 from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline
 
 
@@ -98,6 +99,17 @@ def test_report_of_chosen_verdicts(filled: Path, tmp_path: Path) -> None:
     assert "data-0001" not in page
 
 
+def test_report_opens_the_browser_only_when_asked(filled: Path, tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    browser.chmod(0o755)
+    asked = ("report", "image-0001", "--output", str(tmp_path))
+    plumbline(*asked, home=filled, BROWSER=str(browser))
+    assert not (tmp_path / "opened").exists()
+    plumbline(*asked, "--open", home=filled, BROWSER=str(browser))
+    assert (tmp_path / "opened").read_text().strip() == (tmp_path / "report.html").as_uri()
+
+
 def test_report_into_a_file_is_refused(filled: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine")
     ended = plumbline("report", "--output", str(tmp_path / "taken"), home=filled)
@@ -133,6 +145,22 @@ def test_doctor_finds_a_healthy_workspace_healthy(filled: Path) -> None:
     assert names["journal"]["found"] == "WAL"
     assert names["launcher"]["state"] == "ok"
     assert "head" in names["audit log"]["found"]
+
+
+def test_doctor_notes_a_framework_in_the_same_environment(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "environment      ✓ ok" in plumbline("doctor", home=filled).stdout
+    folder = tmp_path / "trainer-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: trainer\nVersion: 1.0\nRequires-Dist: torch>=2\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert doctor.doctor(json_output=True, home=filled) == 0
+    findings = {f["name"]: f for f in json.loads(capsys.readouterr().out)["findings"]}
+    assert findings["environment"]["state"] == "warn"
+    assert "trainer" in findings["environment"]["found"]
 
 
 def test_doctor_finds_a_forged_verdict(filled: Path, tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """What a record says never reaches the terminal as a command: looked at on a raw pseudo-terminal."""
 
+import io
 import os
 import pty
 import re
+import sys
 import unicodedata
 from pathlib import Path
 
 import pytest
 
+from plumbline_mcp.cli import main
 from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline
 from tests.plumbline_mcp.handmade_verdicts import HOSTILE
 
@@ -95,3 +98,16 @@ def test_no_color_is_honoured(filled: Path) -> None:
 
 def test_a_pipe_gets_no_escape_at_all(filled: Path) -> None:
     assert "\x1b" not in plumbline("show", "data-0001", home=filled).stdout
+
+
+def test_a_terminal_without_utf_8_is_no_reason_to_crash(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    with pytest.raises(SystemExit) as ended:
+        main(["list", "--home", str(filled)])
+    shown = terminal.buffer.getvalue().decode("latin-1")
+    assert ended.value.code == 0
+    assert "data-0001" in shown
+    assert r"\u2717 fail" in shown
