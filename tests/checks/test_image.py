@@ -360,6 +360,28 @@ def test_what_a_lock_names_for_this_environment_is_installed(image: Image, tmp_p
     assert problems(image.check(lock=lock)) == [("requirements", "requirement-missing", "absent")]
 
 
+@pytest.mark.parametrize(
+    ("name", "head", "entry"),
+    [
+        ("uv.lock", "", '[[package]]\nname = "leaf"\nversion = "{}"\nresolution-markers = ["{}"]\n'),
+        (
+            "pylock.toml",
+            'lock-version = "1.0"\n',
+            '[[packages]]\nname = "leaf"\nversion = "{}"\nmarker = "{}"\n',
+        ),
+    ],
+)
+def test_what_a_lock_names_for_another_platform_does_not_count(
+    image: Image, tmp_path: Path, name: str, head: str, entry: str
+) -> None:
+    here, elsewhere = f"sys_platform == '{sys.platform}'", "sys_platform == 'win32'"
+    lock = tmp_path / name
+    lock.write_text(head + entry.format("2.0", here) + entry.format("1.0", elsewhere))
+    assert image.check(lock=lock).outcome is Outcome.PASS
+    lock.write_text(head + entry.format("1.0", here) + entry.format("2.0", elsewhere))
+    assert problems(image.check(lock=lock)) == [("requirements", "requirement-unsatisfied", "leaf")]
+
+
 @pytest.mark.parametrize("text", ["", "leaf>=2\n", "-r ../../etc/passwd\n"])
 def test_a_lock_that_locks_nothing_is_bad_input(image: Image, tmp_path: Path, text: str) -> None:
     lock = tmp_path / "requirements.txt"
@@ -420,6 +442,16 @@ def test_an_environment_without_the_framework_is_bad_input(image: Image) -> None
     image.remove("big_trainer")
     with pytest.raises(BadInput, match="has no big-trainer installed"):
         image.check()
+
+
+def test_the_probe_sees_the_environment_and_nothing_of_ours(
+    image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(image.folder / "pack")
+    (image.folder / "pack/here.py").write_text("")
+    for module in ("rows_writer", "here"):  # beside the probe, in the current folder
+        record, _, _ = probing.probe(image.python, ("big-trainer",), module)
+        assert record.module.origin is None
 
 
 def test_a_judged_environment_is_not_touched(image: Image) -> None:
