@@ -143,6 +143,8 @@ class _Scan:
         return {"python": str(environment.python), "framework": self._framework}
 
     async def _data_inputs(self, made: Made, environment: Environment) -> dict[str, JsonValue]:
+        if self._entry.plant.rows_job:
+            return await self._rows_job_inputs(self._entry.plant.rows_job, made, environment)
         run = await self._procedure(
             "rows", environment, {"model": str(made.model), "workload": str(made.workload)}
         )
@@ -152,6 +154,15 @@ class _Scan:
             "rows": str(run.path),
             "framework": self._framework,
         }
+
+    async def _rows_job_inputs(self, job: str, made: Made, environment: Environment) -> dict[str, JsonValue]:
+        """Run a job script of the corpus that dumps its rows as JSON lines."""
+        self._steps.begin("running the framework's rows job")
+        rows = self._fresh("rows").with_suffix(".jsonl")
+        paths = [str(made.model), str(made.workload), str(rows)]
+        script = self._planted().job_file(job)
+        await self._script(environment.python, script, _JOB_LIMIT_S, [*paths, *self._entry.plant.arguments])
+        return {"model": paths[0], "workload": paths[1], "rows": paths[2]}
 
     async def _export_inputs(self, made: Made, environment: Environment) -> dict[str, JsonValue]:
         if self._entry.plant.job:

@@ -74,9 +74,10 @@ class Plant(Frozen):
     job: _FileName | None = Field(
         None, description="script that makes the export (and an adapter) in place of the pack's procedure"
     )
+    rows_job: _FileName | None = Field(None, description="script that dumps rows in place of the procedure")
     edit_export: _FileName | None = Field(None, description="script run on a copy of the exported files")
     edit_environment: _FileName | None = Field(None, description="script run on a copy of the environment")
-    arguments: tuple[str, ...] = Field((), description="further arguments of the edit script")
+    arguments: tuple[str, ...] = Field((), description="further arguments of the script")
     requirements: tuple[str, ...] = Field((), description="environment pins, in place of the pack's")
     without_dependencies: tuple[str, ...] = Field((), description="installed last with --no-deps")
     settings: dict[str, dict[str, JsonValue]] = Field({}, description="procedure to its settings")
@@ -183,5 +184,6 @@ def _check_files(corpus: Corpus, path: Path, entry: FaultEntry) -> None:
     for name in (plant.hook, plant.edit_export, plant.edit_environment):
         if name and not corpus.plant_file(name).is_file():
             raise BadInput(f"{path}: there is no plants/{name}", "add the plant beside the entries")
-    if plant.job and not corpus.job_file(plant.job).is_file():
-        raise BadInput(f"{path}: there is no jobs/{plant.job}", "add the job beside the entries")
+    for name in (plant.job, plant.rows_job):
+        if name and not corpus.job_file(name).is_file():
+            raise BadInput(f"{path}: there is no jobs/{name}", "add the job beside the entries")
