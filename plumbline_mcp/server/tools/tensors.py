@@ -44,7 +44,7 @@ def add_tools(toolset: Toolset) -> None:
     async def tensors_read(
         ctx: Context,
         path: Annotated[
-            str, Field(description="checkpoint folder, one safetensors file, or the id of an export run")
+            str, Field(description="checkpoint folder, safetensors file, or id of an export run")
         ],
         contains: Annotated[str, Field(description="list only names that contain this")] = "",
         tensor: Annotated[str | None, Field(description="read this one's values and digest instead")] = None,

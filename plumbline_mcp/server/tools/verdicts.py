@@ -136,7 +136,7 @@ def next_call(verdict: Verdict, inputs: dict[str, Any]) -> str:
         return (
             _call("tensors_read", {"path": inputs["export"]})[:-1] + ", tensor=<tensor of the first problem>)"
         )
-    return f"mend what next_step says, then check_{verdict.check} with the same arguments"
+    return f"mend the first problem, then check_{verdict.check} with the same arguments"
 
 
 def _call(tool: str, arguments: dict[str, Any]) -> str:

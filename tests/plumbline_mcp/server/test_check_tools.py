@@ -83,7 +83,7 @@ async def test_every_check_judges_real_files_and_its_verdict_is_stored(
     rows, model = json.dumps(str(files / "rows.jsonl")), json.dumps(str(files / "release"))
     assert found["data"]["next"] == f"rows_read(rows={rows}, model={model}, first=0, token=0)"
     assert found["export"]["outcome"] == "fail"
-    assert found["export"]["next"] == "mend what next_step says, then check_export with the same arguments"
+    assert found["export"]["next"] == "mend the first problem, then check_export with the same arguments"
     codes = {(one["part"], one["code"]) for one in found["export"]["problems"] if one["outcome"] == "fail"}
     assert codes == {("generation_config", "file-missing")}
     stored = Workspace.open(tmp_path / "home", create=False)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,38 @@ async def test_the_installed_program_serves_standard_input_and_output(tmp_path: 
     assert "Extra inputs are not permitted" in wrong.content[0].text
     assert "://" not in wrong.content[0].text  # no link to a library's documentation
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def workers_naming(text: str) -> set[str]:
+    """Command lines of every worker with a text in its environment."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            arguments, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+            if b"plumbline_mcp.worker" in arguments and text.encode() in environment:
+                found.add(arguments.replace(b"\0", b" ").decode())
+    return found
+
+
+async def test_a_check_goes_on_after_a_lost_call_and_ends_with_the_server(tmp_path: Path) -> None:
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 20\n")
+    slow.chmod(0o755)
+    server = StdioServerParameters(
+        command=str(PROGRAM), args=["serve"], env={"PLUMBLINE_HOME": str(tmp_path)}
+    )
+    async with Client(server) as client:
+        with anyio.move_on_after(3):
+            await client.call_tool("check_image", {"python": str(slow), "framework": "transformers"})
+        status = await client.call_tool("scan_status", {})
+        assert status.structured_content is not None
+        assert status.structured_content["running"]
+        assert workers_naming(str(tmp_path))
+    for _ in range(50):
+        if not workers_naming(str(tmp_path)):
+            break
+        await anyio.sleep(0.1)
+    assert workers_naming(str(tmp_path)) == set()
 
 
 @dataclass(frozen=True)
