@@ -10,7 +10,12 @@ from checks.check import Check, Context, InjectedFault, Inputs, NotApplicable, P
 from checks.errors import BadInput, Inconclusive
 from checks.records.runs import RunFolder
 from checks.references.checkpoints import planted
-from checks.references.checkpoints.document_parts import not_applicable, part, reload_part
+from checks.references.checkpoints.document_parts import (
+    document_parts,
+    not_applicable,
+    part,
+    reload_part,
+)
 from checks.references.checkpoints.expectation import Expectation, expectation
 from checks.references.checkpoints.folder import VOCABULARIES, Checkpoint
 from checks.references.checkpoints.header import Unreadable

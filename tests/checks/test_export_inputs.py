@@ -1,0 +1,144 @@
+"""What an export check is given: folders that cannot be used or read, and run folders."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.errors import BadInput
+from checks.verdict import Outcome
+from tests.checks.export_pairs import codes, edit_json, export_check, part, write_llama
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("inputs") / "release")
+
+
+def _copy(release: Path, target: Path) -> Path:
+    shutil.copytree(release, target)
+    return target
+
+
+def test_arguments_that_cannot_be_used_are_usage_errors(release: Path, tmp_path: Path) -> None:
+    export = _copy(release, tmp_path / "x")
+    (tmp_path / "empty").mkdir()
+    for arguments, says in (
+        ({"original": tmp_path / "absent"}, "no folder"),
+        ({"original": tmp_path / "empty"}, "holds no safetensors weights"),
+        ({"export": tmp_path / "absent"}, "no folder"),
+        ({"export": release}, "the same folder"),
+        ({"trained": tmp_path / "absent"}, "no folder"),
+        ({"adapter": tmp_path / "absent"}, "no folder"),
+        ({"adapter": tmp_path / "empty"}, "adapter_model"),
+        ({"adapter": export, "trained": export}, "both say"),
+        ({"framework": "never-heard-of"}, "no connection pack"),
+    ):
+        given: dict[str, Any] = {"original": release, "export": export, **arguments}
+        with pytest.raises(BadInput, match=says) as error:
+            export_check(**given)
+        assert error.value.next_step, arguments
+
+
+def test_an_empty_export_wrote_nothing(release: Path, tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "pytorch_model.bin").write_bytes(b"\x80")
+    verdict = export_check(release, tmp_path / "x")
+    assert (verdict.outcome, codes(verdict)) == (Outcome.FAIL, {("files", "nothing-written")})
+    assert "never unpickled" in verdict.reason
+    assert {p.outcome for p in verdict.parts if p.name != "files"} == {Outcome.NOT_EVALUATED}
+
+
+def test_an_unreadable_export_fails_and_an_unreadable_original_decides_nothing(
+    release: Path, tmp_path: Path
+) -> None:
+    broken = _copy(release, tmp_path / "broken")
+    with (broken / "model.safetensors").open("r+b") as file:
+        file.truncate((broken / "model.safetensors").stat().st_size - 10)
+    verdict = export_check(release, broken)
+    assert (verdict.outcome, codes(verdict)) == (Outcome.FAIL, {("files", "file-unreadable")})
+    verdict = export_check(broken, release)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "original cannot be read" in verdict.reason
+    index = _copy(release, tmp_path / "index")
+    (index / "model.safetensors").unlink()
+    (index / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x.safetensors"}}))
+    verdict = export_check(release, index)
+    assert codes(verdict) == {("files", "file-missing")}
+    assert part(verdict, "files").problems[0].place.file == "x.safetensors"
+
+
+def test_an_original_whose_configuration_is_no_json_decides_nothing(release: Path, tmp_path: Path) -> None:
+    broken = _copy(release, tmp_path / "broken")
+    (broken / "config.json").write_text("[1]")
+    assert export_check(broken, release).outcome is Outcome.INCONCLUSIVE
+
+
+def test_weight_files_that_no_index_names_are_noted(release: Path, tmp_path: Path) -> None:
+    export = _copy(release, tmp_path / "x")
+    (export / "consolidated.safetensors").write_bytes(b"whatever")
+    verdict = export_check(release, export)
+    assert "consolidated.safetensors" in part(verdict, "files").notes[0]
+
+
+def _run(
+    folder: Path, exported: Path | None, *, code: int = 0, stderr: str = "", procedure: str = "export"
+) -> Path:
+    """A sealed run folder as the runner leaves it."""
+    for name in ("exit", "logs", "output"):
+        (folder / name).mkdir(parents=True)
+    if exported is not None:
+        shutil.copytree(exported, folder / "output", dirs_exist_ok=True)
+    job = {"format": 1, "run_id": folder.name, "procedure": procedure, "framework": "transformers"}
+    (folder / "job.json").write_text(json.dumps(job))
+    (folder / "exit" / "rank-00000.json").write_text(json.dumps({"rank": 0, "code": code}))
+    (folder / "logs" / "rank-00000.err").write_text(stderr)
+    files = {
+        str(path.relative_to(folder)): {
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "size": path.stat().st_size,
+        }
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    (folder / "manifest.json").write_text(json.dumps({"format": 1, "files": files}))
+    return folder
+
+
+def test_the_export_of_a_run_is_judged(release: Path, tmp_path: Path) -> None:
+    verdict = export_check(release, _run(tmp_path / "run-1", release))
+    assert (verdict.outcome, verdict.run_id) == (Outcome.PASS, "run-1")
+    assert verdict.target["framework"] == "transformers"
+    assert verdict.reference_shares_code
+
+
+def test_an_exporter_that_failed_is_a_failure_with_its_last_line(release: Path, tmp_path: Path) -> None:
+    stderr = "Traceback\nValueError: Undefined \x1b[31mOperation\n\n"
+    verdict = export_check(release, _run(tmp_path / "run-2", None, code=1, stderr=stderr))
+    assert (verdict.outcome, codes(verdict)) == (Outcome.FAIL, {("files", "exporter-failed")})
+    assert "ValueError: Undefined \\x1b[31mOperation" in verdict.reason
+    assert "\x1b" not in verdict.reason
+    long = export_check(release, _run(tmp_path / "run-3", release, code=1, stderr="x" * 100_000))
+    assert codes(long) == {("files", "exporter-failed")}
+    assert len(long.reason) < 600
+
+
+def test_a_run_that_wrote_nothing_is_a_failure(release: Path, tmp_path: Path) -> None:
+    verdict = export_check(release, _run(tmp_path / "run-4", None))
+    assert codes(verdict) == {("files", "nothing-written")}
+
+
+def test_a_run_that_was_changed_after_sealing_decides_nothing(release: Path, tmp_path: Path) -> None:
+    run = _run(tmp_path / "run-5", release)
+    edit_json(run / "output" / "config.json", hidden_size=99)
+    verdict = export_check(release, run)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "changed after sealing" in verdict.reason
+
+
+def test_a_run_of_another_procedure_is_a_usage_error(release: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="of the procedure 'rows'"):
+        export_check(release, _run(tmp_path / "run-6", release, procedure="rows"))
