@@ -72,10 +72,12 @@ class Steps:
         """Start a step; its progress may be told to what is returned."""
         started, self._done = self._done, self._done + 1
         self._report(started, self._total, step)
+        furthest = 0.0  # a job that counts anew for each epoch must not walk backwards
 
         def told(done: float, total: float | None, message: str) -> None:
-            share = min(done / total, 1.0) if total else 0.0
-            self._report(started + share, self._total, f"{step}: {message}" if message else step)
+            nonlocal furthest
+            furthest = max(furthest, min(done / total, 1.0) if total else 0.0)
+            self._report(started + furthest, self._total, f"{step}: {message}" if message else step)
 
         return told
 

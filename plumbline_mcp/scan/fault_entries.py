@@ -4,6 +4,7 @@ A corpus is a folder with ``entries/<id>.toml``, ``plants/*.py`` (hooks that a j
 edit files) and ``packs/`` (connection packs of frameworks that only the corpus needs).
 """
 
+import difflib
 import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -123,9 +124,11 @@ class Corpus(Frozen):
         """The entry of that id. Raises `UsageError` with the known ones."""
         found = next((entry for entry in self.entries if entry.id == entry_id), None)
         if found is None:
-            known = ", ".join(entry.id for entry in self.entries)
+            known = [entry.id for entry in self.entries]
+            near = difflib.get_close_matches(entry_id, known, n=3) or known[:3]
             raise UsageError(
-                f"there is no fault entry {entry_id!r} in {self.folder}", f"known: {known}"[:600]
+                f"there is no fault entry {entry_id!r} in {self.folder}",
+                f"the nearest are {', '.join(near)}; plumbline faults list shows all",
             )
         return found
 
