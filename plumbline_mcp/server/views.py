@@ -1,6 +1,7 @@
 """What tools answer with: flat models; text from files stands only in fields named ``untrusted_*``."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,6 +16,8 @@ LINE = 240
 
 _MEASUREMENTS_PER_PART = 6
 _LISTED = 20
+_PARTS_BUDGET = 12_000
+_TEXTS_BUDGET = 3_000
 
 Scalar = float | int | str | None
 
@@ -122,6 +125,19 @@ def take(views: Iterable[ViewT], budget: int) -> list[ViewT]:
     return taken
 
 
+def texts(values: Mapping[Any, Any], budget: int = _TEXTS_BUDGET) -> dict[str, str]:
+    """Names and values as visible lines, as many as fit into ``budget`` bytes; the last counts the others."""
+    shown: dict[str, str] = {}
+    for name, value in values.items():
+        entry = line(name, 80), line(value)
+        budget -= len(json.dumps(entry, ensure_ascii=False).encode())
+        if budget < 0:
+            shown["(more)"] = f"{len(values) - len(shown)} not shown"
+            break
+        shown[entry[0]] = entry[1]
+    return shown
+
+
 def verdict_view(verdict: Verdict, part: str | None = None, skip: int = 0) -> VerdictView:
     """A verdict with as many problems from number ``skip`` on (of one part, or of all) as fit."""
     problems = [pair for pair in verdict.problems() if part is None or pair[0] == part]
@@ -139,14 +155,14 @@ def _head(verdict: Verdict, problems: int) -> VerdictView:
         summary=summary(verdict),
         untrusted_reason=line(verdict.reason, 600),
         next_step=line(verdict.next_step, 400),
-        parts=tuple(_part_view(part) for part in verdict.parts[:_LISTED]),
+        parts=tuple(_parts(verdict.parts)),
         problems=(),
-        injected=tuple(f"{one.fault}: {one.result}" for one in verdict.injected[: 2 * _LISTED]),
+        injected=tuple(f"{line(one.fault, 80)}: {one.result}" for one in verdict.injected[: 2 * _LISTED]),
         reference=line(verdict.reference, 400),
         reference_shares_code=verdict.reference_shares_code,
-        stand_ins=_lines(verdict.stand_ins),
-        untrusted_target=_texts(verdict.target),
-        untrusted_settings=_texts(verdict.settings),
+        stand_ins=tuple(texts(dict(enumerate(verdict.stand_ins))).values()),
+        untrusted_target=texts(verdict.target),
+        untrusted_settings=texts(verdict.settings),
         evidence=len(verdict.evidence),
         run_id=verdict.run_id,
         approval=line(verdict.approval),
@@ -175,6 +191,15 @@ def _codes(part: Part) -> str:
     if not codes:
         return ""
     return f" ({part.problem_count} problems: {', '.join(list(codes)[:6])})"
+
+
+def _parts(parts: Iterable[Part]) -> list[PartView]:
+    """Every part, with its measurements as far as they fit; very many parts are cut."""
+    views = [_part_view(part) for part in parts]
+    full = take(views, _PARTS_BUDGET)
+    if len(full) == len(views):
+        return full
+    return take((view.model_copy(update={"measurements": ()}) for view in views), _PARTS_BUDGET)
 
 
 def _part_view(part: Part) -> PartView:
@@ -219,11 +244,3 @@ def _scalar(value: Scalar) -> Scalar:
 
 def _optional(text: str | None) -> str | None:
     return None if text is None else line(text)
-
-
-def _lines(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(line(text) for text in list(texts)[:_LISTED])
-
-
-def _texts(values: dict[str, Any]) -> dict[str, str]:
-    return {line(name, 60): line(value) for name, value in list(values.items())[:_LISTED]}

@@ -85,7 +85,7 @@ def hostile_verdict(problems: int) -> Verdict:
     )
 
 
-def write_run(workspace: Workspace) -> str:
+def write_run(workspace: Workspace, recorded: dict[str, object] | None = None) -> str:
     """A registered and sealed run with rows, an environment, logs and 600 more files."""
     run_id = workspace.new_id("rows")
     job = Job(
@@ -104,6 +104,7 @@ def write_run(workspace: Workspace) -> str:
         "distributions": [{"name": f"package-{n}", "version": f"1.{n}"} for n in range(450)],
         "variables": {"LANG": HOSTILE},
         "stand_ins": ["CPU"],
+        **(recorded or {}),
     }
     files = {
         "job.json": job.model_dump_json(),

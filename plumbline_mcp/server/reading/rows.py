@@ -111,7 +111,7 @@ def _window(
             "token": index,
             "id": int(sequence.ids[index]),
             "label": None if sequence.labels is None else int(sequence.labels[index]),
-            "untrusted_text": _decoded(tokenizer, [int(sequence.ids[index])], 100),
+            "untrusted_text": _decoded(tokenizer, [int(sequence.ids[index])], 60),
         }
         for index in around
     ]

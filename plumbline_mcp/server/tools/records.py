@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -14,10 +14,15 @@ from plumbline_mcp.server.links import LINKS, file_link
 from plumbline_mcp.server.located import known_run, open_inside, sealed_run
 from plumbline_mcp.server.tools.rows import add_rows
 from plumbline_mcp.server.toolset import Linked, Toolset
-from plumbline_mcp.server.views import RESULT_LIMIT, Page, View, line, size, take
+from plumbline_mcp.server.views import RESULT_LIMIT, Page, View, line, size, take, texts
+
+if TYPE_CHECKING:
+    from plumbline_mcp.workspace import StoredRun
 
 _PAGE = 50
 _FILES_PAGE = 200
+_DISTRIBUTIONS_PAGE = 80
+_FACTS_BUDGET = 8_000
 _LOG_TAIL = 3000
 
 
@@ -136,24 +141,27 @@ def _run_list(toolset: Toolset, state: str | None, cursor: str | None) -> RunLis
     arguments = {"state": state}
     after = cursors.decode(cursor, "run_list", arguments)
     stored = toolset.workspace.runs_list(state, _PAGE + 1, None if after is None else str(after))
-    rows = [
-        RunRow(
-            run_id=run.run_id,
-            state=run.state,
-            procedure=line(run.job.procedure),
-            untrusted_framework=line(run.job.framework),
-            created=run.created,
-            ended=run.ended,
-        )
-        for run in stored[:_PAGE]
-    ]
-    more = len(stored) > _PAGE
-    return RunList(
-        total=toolset.workspace.run_count(state),
-        truncated=more,
-        cursor=cursors.encode("run_list", arguments, rows[-1].run_id) if more else None,
-        next=f'run_show(run_id="{rows[0].run_id}")' if rows else "scan_status()",
-        runs=tuple(rows),
+    head = RunList(total=toolset.workspace.run_count(state), runs=())
+    rows = take((_run_row(run) for run in stored[:_PAGE]), RESULT_LIMIT - size(head) - 500)
+    more = len(rows) < len(stored)
+    return head.model_copy(
+        update={
+            "runs": tuple(rows),
+            "truncated": more,
+            "cursor": cursors.encode("run_list", arguments, rows[-1].run_id) if more else None,
+            "next": f'run_show(run_id="{rows[0].run_id}")' if rows else "scan_status()",
+        }
+    )
+
+
+def _run_row(run: "StoredRun") -> RunRow:
+    return RunRow(
+        run_id=run.run_id,
+        state=run.state,
+        procedure=line(run.job.procedure),
+        untrusted_framework=line(run.job.framework),
+        created=run.created,
+        ended=run.ended,
     )
 
 
@@ -173,10 +181,10 @@ def _run_show(toolset: Toolset, run_id: str) -> Linked:
         approval=job.approval,
         engine=job.engine,
         confinement=job.confinement,
-        plants=tuple(line(plant) for plant in job.plants),
-        untrusted_target=_texts(job.target),
-        untrusted_settings=_texts(job.settings),
-        untrusted_inputs=_texts(job.inputs),
+        plants=tuple(texts(dict(enumerate(job.plants))).values()),
+        untrusted_target=texts(job.target),
+        untrusted_settings=texts(job.settings),
+        untrusted_inputs=texts(job.inputs),
         exits=_exits(run),
         files=len(run.manifest) if run else 0,
         untrusted_log_tail=_log_tail(run),
@@ -254,14 +262,15 @@ def _environment(toolset: Toolset, run_id: str, rank: int, contains: str, cursor
     distributions = _distributions(record.pop("distributions", None), contains)
     arguments = {"run_id": run_id, "rank": rank, "contains": contains}
     skip = cursors.offset(cursor, "environment_read", arguments)
-    shown = distributions[skip : skip + _FILES_PAGE]
+    facts = texts(_facts("", record), _FACTS_BUDGET)
+    shown = distributions[skip : skip + _DISTRIBUTIONS_PAGE]
     more = skip + len(shown) < len(distributions)
     return Environment(
         total=len(distributions),
         truncated=more,
         cursor=cursors.encode("environment_read", arguments, skip + len(shown)) if more else None,
         next="narrow with contains" if more else "",
-        untrusted_facts=dict(list(_facts("", record).items())[:60]),
+        untrusted_facts=facts,
         untrusted_distributions=tuple(shown),
     )
 
@@ -279,8 +288,4 @@ def _facts(prefix: str, value: Any) -> dict[str, str]:
         for name, inner in value.items():
             found |= _facts(f"{prefix}.{name}" if prefix else str(name), inner)
         return found
-    return {line(prefix, 80): line(json.dumps(value) if isinstance(value, list) else value, 160)}
-
-
-def _texts(values: dict[str, Any]) -> dict[str, str]:
-    return {line(name, 60): line(value) for name, value in list(values.items())[:30]}
+    return {prefix: json.dumps(value) if isinstance(value, list) else str(value)}

@@ -114,6 +114,7 @@ def _page(answer: dict[str, Any], first: int, count: int) -> RowsPage:
 
 
 def _clipped(row: SequenceView, budget: int) -> SequenceView:
-    """A row whose spans fit; ``spans_total`` says how many there are, ``token`` shows the rest."""
-    bare = row.model_copy(update={"spans": ()})
+    """A row whose window and spans fit; ``spans_total`` says how many there are, ``token`` shows the rest."""
+    window = take(row.window, budget // 2) if row.window else []
+    bare = row.model_copy(update={"spans": (), "window": tuple(window)})
     return bare.model_copy(update={"spans": tuple(take(row.spans, budget - size(bare)))})

@@ -10,8 +10,10 @@ import pytest
 from mcp import Client
 from mcp.types import CallToolResult
 
+from checks.verdict import Measurement, Problem, part_of
 from plumbline_mcp.server import build_server
-from tests.plumbline_mcp.sample_workspace import HOSTILE, Sample, make
+from plumbline_mcp.server.views import verdict_view
+from tests.plumbline_mcp.sample_workspace import HOSTILE, Sample, make, write_run
 
 pytestmark = pytest.mark.anyio
 ERAS = ["auto", "legacy"]
@@ -227,3 +229,35 @@ async def test_a_run_shows_its_log_its_exit_and_links_with_digests(sample: Sampl
     assert links[0].uri == f"plumbline://runs/{sample.run}/files/exit/rank-00000.json"
     assert "sha256" in (links[0].description or "")
     assert links[0].size == len('{"rank": 0, "code": 0}')
+
+
+async def test_answers_stay_small_whatever_a_record_holds(tmp_path: Path) -> None:
+    sample = make(tmp_path)
+    wide = "漢" * 500
+    many = {f"{wide}{number}": wide for number in range(300)}
+    measured = tuple(Measurement(name=f"{wide}{n}", value=wide, bound=wide) for n in range(30))
+    parts = tuple(
+        part_of(f"part {n}", [Problem(code="x", message=wide)], measurements=measured) for n in range(40)
+    )
+    verdict = sample.workspace.verdict(sample.failing).verdict.model_copy(
+        update={"parts": parts, "target": many, "settings": many, "stand_ins": (wide,) * 300, "reason": wide}
+    )
+    wide_id = sample.workspace.add_verdict(verdict, {}).id
+    job = sample.workspace.run(sample.run).job
+    for number in range(60):
+        more = {"run_id": f"wide-{number:04d}", "framework": wide, "settings": many, "inputs": many}
+        sample.workspace.add_run(job.model_copy(update=more | {"target": many, "plants": (wide,) * 300}))
+    run = write_run(sample.workspace, {"variables": many, "stand_ins": [wide] * 100})
+    async with Client(build_server(sample.home)) as client:
+        for tool, arguments in (
+            ("verdict_show", {"verdict_id": wide_id}),
+            ("verdict_list", {}),
+            ("run_list", {}),
+            ("run_show", {"run_id": "wide-0007"}),
+            ("environment_read", {"run_id": run}),
+        ):
+            result = await client.call_tool(tool, arguments)
+            assert not result.is_error, result.content
+            assert len(json.dumps(result.structured_content, ensure_ascii=False).encode()) < LIMIT, tool
+    assert verdict_view(verdict).problems
+    assert verdict_view(verdict).untrusted_settings["(more)"].endswith("not shown")
