@@ -64,14 +64,14 @@ def _ok(findings: list[Finding]) -> bool:
 def _print(findings: list[Finding]) -> None:
     from rich.text import Text
 
-    from plumbline_mcp.cli.screen import console, table, untrusted
+    from plumbline_mcp.cli.screen import console, labelled, table, untrusted
 
     signs = {"ok": Text("✓ ok", "green"), "warn": Text("! note", "yellow"), "bad": Text("✗ bad", "bold red")}
     rows = []
     for finding in findings:
         said = untrusted(finding.found, limit=300)
         if finding.next_step:
-            said = said + Text("\nnext: ", "bold") + untrusted(finding.next_step, limit=300)
+            said = Text.assemble(said, labelled("\nnext: ", finding.next_step))
         rows.append([untrusted(finding.name), signs[finding.state], said])
     console().print(table("looked at", "", "found", rows=rows))
 

@@ -63,7 +63,7 @@ def _print(result: "OnboardResult", workspace: "Workspace") -> None:
     from rich.text import Text
 
     from checks.verdict import Outcome
-    from plumbline_mcp.cli.screen import console, outcome_text, table, untrusted
+    from plumbline_mcp.cli.screen import console, labelled, outcome_text, table, untrusted
     from plumbline_mcp.cli.verdict_view import print_verdict
 
     out = console()
@@ -77,8 +77,8 @@ def _print(result: "OnboardResult", workspace: "Workspace") -> None:
     )
     out.print(table("verdict", "check", "outcome", "reason", rows=rows))
     if result.plant is not None:
-        out.print(Text("planted: ", "bold") + untrusted(f"{result.plant}: {result.result.score.value}"))
+        out.print(labelled("planted: ", f"{result.plant}: {result.result.score.value}"))
         for extra in result.result.extra:
-            out.print(Text("  also seen: ", "dim") + untrusted(extra))
-    out.print(Text("report:  ", "bold") + untrusted(result.report), soft_wrap=True)
-    out.print(Text("outcome: ", "bold") + outcome_text(result.outcome))
+            out.print(labelled("  also seen: ", extra, "dim"))
+    out.print(labelled("report:  ", result.report), soft_wrap=True)
+    out.print(Text.assemble(("outcome: ", "bold"), outcome_text(result.outcome)))

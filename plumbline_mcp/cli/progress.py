@@ -13,6 +13,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Column
 
 from checks.check import Progress as Report
 from checks.check import silent
@@ -37,18 +38,18 @@ def shown_progress(what: str, quiet: bool) -> Iterator[Report]:
 def _bar(what: str) -> Iterator[Report]:
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
+        TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
+        BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console(stderr=True), transient=True, expand=True) as progress:
         task = progress.add_task(what, total=None)
 
         def report(done: float, total: float | None, message: str) -> None:
-            said = untrusted(f"{what}: {message}" if message else what, limit=48).plain
+            said = untrusted(f"{what}: {message}" if message else what).plain
             whole = None if total is None else int(total)
-            progress.update(task, completed=int(done), total=whole, description=said.replace("\n", " "))
+            progress.update(task, completed=int(done), total=whole, description=said)
 
         yield report
 
@@ -63,7 +64,7 @@ def _lines(what: str) -> Report:
             return
         last = now
         amount = f"{done:.0f}" if total is None else f"{done:.0f}/{total:.0f}"
-        said = untrusted(f"{what}: {message} {amount}", limit=200).plain.replace("\n", " ")
+        said = untrusted(f"{what}: {message} {amount}", limit=200).plain
         sys.stderr.write(said + "\n")
         sys.stderr.flush()
 

@@ -33,7 +33,7 @@ def report(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where to write; report/ in the workspace by default."),
+        typer.Option(metavar="FOLDER", help="Where to write; reports/latest in the workspace by default."),
     ] = None,
     browse: Annotated[bool, typer.Option("--open", metavar=FLAG, help="Open the page in a browser.")] = False,
     json_output: Json = False,
@@ -49,7 +49,7 @@ def report(
 
     workspace = Workspace.open(home, create=False)
     chosen = [workspace.verdict(name) for name in identifiers or ()] or latest(workspace)
-    written = write_report(chosen, output or workspace.home / "report")
+    written = write_report(chosen, output or workspace.home / "reports" / "latest")
     if json_output:
         print_json(written)
     else:

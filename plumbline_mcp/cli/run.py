@@ -140,19 +140,17 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 
 
 def _print(done: "RunFolder", launch: "Launch") -> None:
-    from rich.text import Text
-
-    from plumbline_mcp.cli.screen import console, untrusted
+    from plumbline_mcp.cli.screen import console, labelled, untrusted
 
     out = console()
     for exit_ in done.exits():
         said = "ended by itself" if exit_.clean else _how(exit_)
         out.print(untrusted(f"{done.job.run_id}: rank {exit_.rank} {said}"))
-    out.print(Text("folder: ", "bold") + untrusted(done.path), soft_wrap=True)
+    out.print(labelled("folder: ", done.path), soft_wrap=True)
     if not all(exit_.clean for exit_ in done.exits()):
         for line in _last_lines(done.path / "logs" / "rank-00000.err"):
-            out.print(Text("  │ ", "dim") + untrusted(line), soft_wrap=True)
-    out.print(Text("next:   ", "bold") + untrusted(_next(done.job.run_id, launch)), soft_wrap=True)
+            out.print(labelled("  │ ", line, "dim"), soft_wrap=True)
+    out.print(labelled("next:   ", _next(done.job.run_id, launch)), soft_wrap=True)
 
 
 def _how(exit_: Any) -> str:

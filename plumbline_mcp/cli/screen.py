@@ -46,6 +46,11 @@ def untrusted(text: object, style: str = "", limit: int = 600) -> Text:
     return Text(visible_line(str(text), limit), style=style)
 
 
+def labelled(label: str, value: object, style: str = "bold", limit: int = 600) -> Text:
+    """A label of ours in its own style, then an untrusted value."""
+    return Text.assemble((label, style), untrusted(value, limit=limit))
+
+
 def outcome_text(outcome: Outcome, applicable: bool = True) -> Text:
     """A sign and a word in the outcome's colour (the colour is never the only sign)."""
     if not applicable:

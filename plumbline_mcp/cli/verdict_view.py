@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from checks.verdict import Outcome, Part, Verdict
-from plumbline_mcp.cli.screen import caught_text, console, outcome_text, table, untrusted
+from plumbline_mcp.cli.screen import caught_text, console, labelled, outcome_text, table, untrusted
 from plumbline_mcp.report.problems import ProblemGroup, grouped
 
 _PROBLEMS_SHOWN = 5
@@ -32,7 +32,7 @@ def print_verdict(
     out = screen or console()
     out.print(_headline(verdict))
     for name, value in verdict.target.items():
-        out.print(untrusted(f"  {name}: ", "dim") + untrusted(value, limit=_VALUE))
+        out.print(Text.assemble(untrusted(f"  {name}: ", "dim"), untrusted(value, limit=_VALUE)))
     if verdict.parts:
         out.print(table("part", "outcome", "judged", "why", rows=map(_part_row, verdict.parts)))
     _print_problems(out, verdict, problems)
@@ -40,16 +40,15 @@ def print_verdict(
         rows = [(untrusted(i.fault), caught_text(i.result), untrusted(i.detail)) for i in verdict.injected]
         out.print(table("injected fault", "result", "where the check saw it", rows=rows))
     for stand_in in verdict.stand_ins:
-        out.print(Text("stand-in: ", "dim") + untrusted(stand_in))
+        out.print(labelled("stand-in: ", stand_in, "dim"))
     out.print(_footer(verdict, home))
     if verdict.next_step:
-        out.print(Text("next: ", "bold") + untrusted(verdict.next_step))
+        out.print(labelled("next: ", verdict.next_step))
 
 
 def _headline(verdict: Verdict) -> Text:
-    line = outcome_text(verdict.outcome)
-    line.append(f"  {verdict.check}", "bold")
-    return line + Text("  ") + untrusted(verdict.reason)
+    check = untrusted(f"  {verdict.check}  ", "bold")
+    return Text.assemble(outcome_text(verdict.outcome), check, untrusted(verdict.reason))
 
 
 def _part_row(part: Part) -> tuple[Text, Text, Text, Text]:
@@ -76,20 +75,22 @@ def _print_problems(out: Console, verdict: Verdict, limit: int | None) -> None:
 def _print_group(out: Console, group: ProblemGroup, limit: int | None) -> None:
     style = "red" if group.outcome is Outcome.FAIL else "yellow"
     many = f" × {len(group.problems)}" if len(group.problems) > 1 else ""
-    out.print(outcome_text(group.outcome) + Text(" ") + untrusted(f"{group.part}/{group.code}{many}", style))
+    out.print(
+        Text.assemble(outcome_text(group.outcome), " ", untrusted(f"{group.part}/{group.code}{many}", style))
+    )
     for fact, name in _FACTS.items():
         if group.shared(fact) is not None:
             out.print(_indented(_fact(name, group.shared(fact))))
     for problem in group.problems[:limit]:
-        told = Text("at ", "dim") + untrusted(str(problem.place) or "everywhere", "bold")
+        told = Text.assemble(("at ", "dim"), untrusted(str(problem.place) or "everywhere", "bold"))
         for fact, name in _FACTS.items():
             if group.differing(fact) and getattr(problem, fact) is not None:
-                told = told + Text("\n  ") + _fact(name, getattr(problem, fact))
+                told = Text.assemble(told, "\n  ", _fact(name, getattr(problem, fact)))
         out.print(_indented(told))
 
 
 def _fact(name: str, value: str | None) -> Text:
-    return Text(f"{name}: " if name else "", "dim") + untrusted(value, limit=_VALUE)
+    return labelled(f"{name}: " if name else "", value, "dim", _VALUE)
 
 
 def _indented(text: Text) -> Padding:
