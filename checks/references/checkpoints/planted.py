@@ -15,6 +15,7 @@ from checks.references.checkpoints.folder import VOCABULARIES, Checkpoint
 from checks.references.checkpoints.formats import FORMATS, Floats, encoded
 from checks.references.checkpoints.layouts import grid
 from checks.references.checkpoints.tensors import MemorySource, Tensor
+from checks.references.checkpoints.values import shows_its_merge
 
 SMALL = 2**20
 LARGE = 2**26
@@ -67,7 +68,7 @@ def _matrix_turns(entry: Wanted) -> bool:
 
 
 def _first_adapted(entries: list[Wanted]) -> list[Wanted]:
-    adapted = (e for e in entries if e.update is not None and e.nbytes <= LARGE and not e.update.is_zero)
+    adapted = (e for e in entries if e.update is not None and e.nbytes <= LARGE and shows_its_merge(e))
     return next(([entry] for entry in adapted), [])
 
 
@@ -129,7 +130,7 @@ def transposed(expected: Expectation, export: Checkpoint) -> Checkpoint:
 
 def unmerged(expected: Expectation, export: Checkpoint) -> Checkpoint:
     """One adapted weight left at its base."""
-    entry = next((e for e in expected.wanted.values() if e.update is not None), None)
+    entry = next((e for e in expected.wanted.values() if shows_its_merge(e)), None)
     if entry is None or entry.unmerged is None:
         raise NotApplicable("no adapter with an effect was given, or no adapted tensor is small enough")
     base = entry.unmerged.rows(0, grid(entry.shape)[0])

@@ -195,7 +195,7 @@ def _merge(
     result.merged += 1
     if worst >= result.worst_merge[0]:
         result.worst_merge = (worst, entry.name)
-    if not compare_bounded(entry.values, entry.unmerged, entry.allowed)[0].differing:
+    if not shows_its_merge(entry):
         result.blind.append(entry.name)
     if compared.equal:
         return compared, None
@@ -213,6 +213,15 @@ def _merge(
         f" explains, by up to {worst:.3g} times; the export holds {share:.4g} times the adapter's update"
     )
     return compared, Kind("values-differ", message, structured=True)
+
+
+def shows_its_merge(entry: Wanted) -> bool:
+    """Whether the bound tells the merged weight from its base: not where the update is zero or lost to
+    rounding.
+    """
+    if entry.unmerged is None or entry.allowed is None:
+        return False
+    return not compare_bounded(entry.values, entry.unmerged, entry.allowed)[0].equal
 
 
 def _share_merged(entry: Wanted, found: Values) -> float:
