@@ -1,11 +1,15 @@
 """The environment builder: one torch linked, the rest pinned; cached, locked, and whole or not there."""
 
+import fcntl
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -111,10 +115,18 @@ def test_a_requirement_on_another_torch_is_refused_by_pip(base: Path, index: Pat
 
 
 def test_a_source_distribution_is_never_built(base: Path, index: Path, tmp_path: Path) -> None:
-    (index / "raw-1.0.tar.gz").write_bytes(b"never opened")
+    backend = f"open({str(tmp_path / 'built')!r}, 'w')\n"
+    pyproject = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    members = {"PKG-INFO": "Name: raw\nVersion: 1.0\n", "pyproject.toml": pyproject, "backend.py": backend}
+    with tarfile.open(index / "raw-1.0.tar.gz", "w:gz") as archive:
+        for name, text in members.items():
+            entry = tarfile.TarInfo(f"raw-1.0/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
     with pytest.raises(BuildError, match=r"raw==1\.0") as raised:
         build(["raw==1.0"], python=base, cache=tmp_path / "cache")
     assert "PIP_INDEX_URL" in raised.value.next_step
+    assert not (tmp_path / "built").exists()
 
 
 @pytest.mark.parametrize(
@@ -189,6 +201,29 @@ def test_a_build_in_progress_is_not_swept(base: Path, index: Path, tmp_path: Pat
         assert other.is_dir()
     build(["leaf==2.0"], python=base, cache=cache)
     assert not other.exists()
+
+
+def test_a_pip_that_outlives_its_builder_still_holds_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = ["-c", "import sys; print('started', flush=True); open(sys.argv[-1]).read()"]
+    monkeypatch.setattr(pip, "_pip", lambda: slow)
+    pipe, path = tmp_path / "pipe", tmp_path / "lock"
+    os.mkfifo(pipe)
+    started = threading.Event()
+    lock = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    arguments = (tmp_path / "python", [str(pipe)], [], lock, lambda *_: started.set())
+    installing = threading.Thread(target=pip.install, args=arguments)
+    installing.start()
+    assert started.wait(30)
+    os.close(lock)
+    with path.open("r+") as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        pipe.write_text("end")
+        installing.join(30)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_full_disk_is_a_clear_error(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -214,21 +215,34 @@ def test_a_progress_file_of_nonsense_is_ignored(workspace: Workspace, tmp_path: 
     assert run(workspace, launch(tmp_path, PYTHON, textwrap.dedent(body))).exits()[0].clean
 
 
-def _in_the_background(tmp_path: Path, body: str) -> "subprocess.Popen[bytes]":
-    """A program of its own that runs a small pack's export with this body."""
-    program = f"""
-    import anyio
-    from pathlib import Path
-    from plumbline_mcp.engines import foreground
-    from plumbline_mcp.workspace import Workspace
-    from tests.plumbline_mcp.engines.small_pack import launch
-    workspace = Workspace.open(Path({str(tmp_path / "home")!r}))
-    anyio.run(foreground.run, workspace, launch(Path({str(tmp_path)!r}), {PYTHON!r}, {body!r}))
-    """
-    root = Path(__file__).resolve().parents[3]
-    return subprocess.Popen(
-        [PYTHON, "-c", textwrap.dedent(program)], cwd=root, stderr=subprocess.PIPE, start_new_session=True
-    )
+Background = Callable[[str], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def in_the_background(tmp_path: Path) -> Iterator[Background]:
+    """Starts a program of its own that runs a small pack's export with this body."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(body: str) -> "subprocess.Popen[bytes]":
+        program = f"""
+        import anyio, signal
+        from pathlib import Path
+        from plumbline_mcp.engines import foreground
+        from plumbline_mcp.workspace import Workspace
+        from tests.plumbline_mcp.engines.small_pack import launch
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
+        workspace = Workspace.open(Path({str(tmp_path / "home")!r}))
+        anyio.run(foreground.run, workspace, launch(Path({str(tmp_path)!r}), {PYTHON!r}, {body!r}))
+        """
+        command = [PYTHON, "-c", textwrap.dedent(program)]
+        root = Path(__file__).resolve().parents[3]
+        started.append(subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, start_new_session=True))
+        return started[-1]
+
+    yield start
+    for program in started:
+        program.kill()
+        program.wait()
 
 
 WAITING = """
@@ -239,8 +253,8 @@ time.sleep(600)
 """
 
 
-def test_ctrl_c_ends_the_job_and_removes_the_run(tmp_path: Path) -> None:
-    program = _in_the_background(tmp_path, WAITING)
+def test_ctrl_c_ends_the_job_and_removes_the_run(in_the_background: Background, tmp_path: Path) -> None:
+    program = in_the_background(WAITING)
     path = tmp_path / "home/runs/export-0001/output/pid"
     until(path.exists)
     pid = int(path.read_text())
@@ -252,8 +266,8 @@ def test_ctrl_c_ends_the_job_and_removes_the_run(tmp_path: Path) -> None:
     assert workspace.run("export-0001").state is RunState.REMOVED
 
 
-def test_a_killed_run_is_swept_by_the_next_one(tmp_path: Path) -> None:
-    program = _in_the_background(tmp_path, WAITING)
+def test_a_killed_run_is_swept_by_the_next_one(in_the_background: Background, tmp_path: Path) -> None:
+    program = in_the_background(WAITING)
     path = tmp_path / "home/runs/export-0001/output/pid"
     until(path.exists)
     pid = int(path.read_text())
