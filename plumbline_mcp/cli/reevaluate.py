@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def reevaluate(
     identifiers: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Verdicts; default: all of them.")
+        list[str] | None, typer.Argument(metavar="ID", help="Verdicts; default: all of them.")
     ] = None,
     json_output: Json = False,
     quiet: Quiet = False,

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 def report(
     identifiers: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID]...", help="Verdicts; default: the latest of each check and target."),
+        typer.Argument(metavar="ID", help="Verdicts; default: the latest of each check and target."),
     ] = None,
     output: Annotated[
         Path | None,
