@@ -84,13 +84,11 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
     """Is the export the trained model, in the release's format?
 
     Every tensor is read by Plumbline's own reader and held against the released checkpoint bit for bit (for
-    an
-    export without training), against the checkpoint that training ended with (``--trained``), or against
-    W + sBA (``--adapter``). Low-precision formats are compared after decoding. Names, shapes and dtypes
-    have to be
-    the release's as they lie on disk; configuration, tokenizer and chat template have to mean the same; and
-    the
-    export has to load in the reference implementation with nothing missing, unexpected or re-initialised.
+    an export without training), against the checkpoint that training ended with (``--trained``), or against
+    W + sBA (``--adapter``). Low-precision formats are compared after decoding. Names, shapes and dtypes have
+    to be the release's as they lie on disk; configuration, tokenizer and chat template have to mean the
+    same; and the export has to load in the reference implementation with nothing missing, unexpected or
+    re-initialised.
     """
 
     name = "export"

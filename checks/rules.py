@@ -46,14 +46,13 @@ TRAINED_SHARE = 0.5
 """Share of the floating-point tensors that must differ before an export looks trained.
 
 Derivation: an optimizer step moves every trained tensor, a fault in an exporter touches one kind of tensor;
-of
-the seven to nine matrices of a decoder layer one kind is well below one half.
+of the seven to nine matrices of a decoder layer one kind is well below one half.
 """
 SCALED_BY = 0.02
 """A tensor that is its original times 1 +- 0.02 or more, in the same direction, was scaled, not trained.
 
-Derivation: weight decay alone multiplies by (1 - lr * decay)^steps, 0.1 percent in 1000 steps at 1e-5 and
-0.1.
+Derivation: weight decay alone multiplies by (1 - lr * decay)^steps, 0.1 percent in 1000 steps of
+1e-5 with a decay of 0.1.
 """
 SAME_DIRECTION_RESIDUAL = 2.0**-7
 """Residual, relative to the whole, below which a difference is one factor or one added constant.
@@ -68,19 +67,15 @@ MERGE_ROUNDINGS = 3
 Derivation: at most the product, its scaling and its cast are rounded to the working dtype before the sum is
 rounded once: |found - (W + sBA)| <= u|W + sBA| + 3u|sBA| + (2u' + (r + 2)v) s|B||A|, with u the unit roundoff
 of the export's dtype, v of float32 (r products are summed in it, blocked or not: Higham 2002, section 3.1),
-and
-u' = u where the adapter is stored wider than the export and may be cast first, else 0. First order; the terms
-of second order are covered by MERGE_SLACK.
+and u' = u where the adapter is stored wider than the export and may be cast first, else 0. First order;
+terms of second order are covered by MERGE_SLACK.
 """
 MERGE_SLACK = 1.02
 """Factor on the merge bound for products of roundings: (1 + 2^-8)^4 < 1.016 for bfloat16."""
 RELOAD_BYTES = 2 * 2**30
-"""Weights up to this size are loaded for the reload; larger ones are loaded on the meta device, names and
-shapes.
-"""
+"""Weights up to this size are loaded for the reload; larger ones on the meta device: names and shapes."""
 FULL_DIGEST_BYTES = 64 * 2**20
-"""Files up to this size are evidence by the SHA-256 of all their bytes, larger weight files by that of the
-header.
+"""Files up to this size are evidence by the SHA-256 of all bytes, larger weight files by their header's.
 
 Source: hashing costs more than comparing; the tensors themselves are compared bit for bit.
 """

@@ -1,7 +1,7 @@
 """Checkpoints read, decoded and compared by our own code: nothing here is shared with a framework.
 
-Reading: `header` (the safetensors header), `tensors` (bytes of one tensor), `folder` (a release or an
-export).
-Meaning: `formats` and `layouts` (numbers from codes and scales), `merging` (adapters), `declared` (formats a
-framework documents). Comparing: `comparing`, `differences`, `configs`, `tokenizer_files`, `reload`.
+Reading: `header` (the safetensors header), `tensors` (the bytes of one), `folder` and `sources` (what a check
+was given). Meaning: `formats` and `layouts` (numbers from codes and scales), `merging` (adapters),
+`expectation` (what an export has to hold). Comparing: `naming`, `comparing`, `differences`, `values`,
+`configs`, `tokenizer_files`, `reload`. `planted` holds the faults that the check injects.
 """

@@ -126,9 +126,7 @@ def blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 
 def compare_values(expected: Values, found: Values, read: Read = lambda _: None) -> Comparison:
-    """Compare numbers exactly after decoding (NaN equals NaN), with the sums that tell how far apart they
-    are.
-    """
+    """Compare decoded numbers exactly (NaN equals NaN), with sums that tell how far apart they are."""
     result = Comparison()
     for first, last in blocks(expected.shape):
         left, right = expected.rows(first, last).ravel(), found.rows(first, last).ravel()

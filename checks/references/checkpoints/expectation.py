@@ -35,11 +35,9 @@ class Wanted:
     """One tensor of the export as it has to be.
 
     ``raw`` is compared bit for bit where it is set; else ``values`` number for number, within ``allowed``
-    where
-    a merge may round. ``exact`` is a second way to round, also right. ``unmerged`` is the base of a merge.
-    ``group`` is set for tensors that are a low-precision tensor together, ``no_reference`` says why the
-    values
-    cannot be judged.
+    where a merge may round. ``exact`` is a second way to round, also right. ``unmerged`` is the base of a
+    merge. ``group`` is set for tensors that are a low-precision tensor together, ``no_reference`` says why
+    the values cannot be judged.
     """
 
     name: str

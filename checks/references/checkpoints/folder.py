@@ -1,6 +1,4 @@
-"""A checkpoint folder: its shards by the index, its tensors by name, its small files. Every path is
-confined.
-"""
+"""A checkpoint folder: shards by the index, tensors by name, small files. Every path is confined."""
 
 import json
 import os
@@ -43,8 +41,7 @@ class Shard:
 class Checkpoint:
     """A release or an export as read from disk, or an overlay of one.
 
-    ``tensors`` by raw name; ``documents`` the bytes of the small files by name relative to the folder;
-    ``metadata`` the total bytes the index claims, or None.
+    ``tensors`` by raw name; ``documents`` the bytes of the small files by name relative to the folder.
     """
 
     path: Path

@@ -107,9 +107,7 @@ _TABLES = {"F8_E4M3": E4M3, "F8_E5M2": _e5m2(), "F8_E8M0": E8M0}
 
 
 def decode(codes: Codes, fmt: Format) -> Floats:
-    """Numbers of an array of codes: float64 for F64 and integers of 32 bits and more, else float32
-    (exact).
-    """
+    """Numbers of codes, exactly: float64 for F64 and integers of 32 bits and more, else float32."""
     if fmt.name == "BF16":
         return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if fmt.name == "F16":
@@ -142,9 +140,7 @@ def _rounded_to_bfloat16(values: Floats) -> Floats:
 
 
 def _rounded_to_odd(values: Floats) -> Floats:
-    """Float64 to float32 so that a later rounding to bfloat16 is as if done once (round to odd, Boldo
-    2008).
-    """
+    """Float64 to float32 by rounding to odd, so that rounding again rounds once (Boldo 2008)."""
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
     bits = narrow.view(np.uint32).copy()

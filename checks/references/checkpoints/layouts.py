@@ -1,8 +1,7 @@
 """Low-precision tensors as numbers: MXFP4, block FP8 in both layouts, packed FP4; and views of other tensors.
 
-Everything is read as a grid of rows, [prod(shape[:-1]), shape[-1]] (a vector is one column), a block of
-rows at
-a time, so that memory stays bounded by the block.
+Everything is read as a grid of rows, [prod(shape[:-1]), shape[-1]] (a vector is one column), a block of rows
+at a time, so that memory stays bounded by the block.
 
 Layouts on disk (checked against the reference implementation in the tests):
 
@@ -206,9 +205,7 @@ class Group:
 
 
 def groups(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Group]:
-    """Every low-precision tensor by the name of its codes. Raises `Unreadable` where a scale grid does not
-    fit.
-    """
+    """Low-precision tensors by the name of their codes. Raises `Unreadable` where scales do not fit."""
     found: dict[str, Group] = {}
     for name, tensor in tensors.items():
         group = _mxfp4(name, tensor, tensors) or _scaled(name, tensor, tensors, config)

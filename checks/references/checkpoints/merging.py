@@ -31,9 +31,7 @@ _UNDERSTOOD = frozenset(
         *("init_lora_weights", "loftq_config", "corda_config", "eva_config", "qalora_group_size"),
     )
 )
-"""Fields that this module follows or that do not decide what a merge is; any other one that is set is
-refused.
-"""
+"""Fields that are followed or do not decide what a merge is; any other one that is set is refused."""
 _SAME_BASE = (True, False, None, "gaussian", "orthogonal", "eva")
 """Initialisations that leave the base weights as they are."""
 _KEY = re.compile(
@@ -43,9 +41,7 @@ _KEY = re.compile(
 
 @dataclass(frozen=True)
 class Update:
-    """One adapted module: the change of its weight is ``scale * left @ right``, [rows, r] and [r,
-    columns].
-    """
+    """One adapted module: its weight changes by ``scale * left @ right``, [rows, r] and [r, columns]."""
 
     module: str
     scale: float
@@ -95,9 +91,7 @@ class Merged:
 
 @dataclass(frozen=True)
 class MergeBound:
-    """How far each element of a merge may lie from `Merged` (derivation: `MERGE_ROUNDINGS` in
-    checks/rules.py).
-    """
+    """How far each element of a merge may lie from `Merged` (derived at `MERGE_ROUNDINGS` in the rules)."""
 
     merged: Merged
     format: Format
@@ -122,9 +116,7 @@ class MergeBound:
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """Read a LoRA adapter folder. Raises `Unreadable`, `FileNotFoundError`, `NotEvaluated` for what we
-    cannot merge.
-    """
+    """Read a LoRA adapter. Raises `Unreadable`, `FileNotFoundError`, `NotEvaluated` (cannot be merged)."""
     checkpoint = open_weights(folder, WEIGHTS)
     config = checkpoint.json("adapter_config.json")
     if config is None:
@@ -207,8 +199,7 @@ def _pattern(patterns: Any, module: str, default: Any) -> Any:
     """The value of the first pattern that names the module, by whole path components.
 
     PEFT reads the keys as regular expressions; only plain names are followed here, since an expression from
-    an
-    untrusted file may never end.
+    an untrusted file may never end.
     """
     for key, value in (patterns or {}).items():
         plain = key.removeprefix("^").removesuffix("$").replace("\\.", ".")

@@ -155,9 +155,7 @@ def _find_renamed(result: Naming, missing: dict[str, Wanted], extra: dict[str, T
 
 
 def _likely(name: str, candidates: Iterable[str]) -> list[str]:
-    """Candidates with the longest common ending and beginning first: most renamings change a prefix or a
-    suffix.
-    """
+    """The most alike first: most renamings change a prefix or a suffix."""
 
     def shared(other: str) -> int:
         front = next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), len(name))

@@ -1,6 +1,4 @@
-"""The faults that the export check injects: overlays of a small slice of the export, nothing is copied on
-disk.
-"""
+"""The faults that the export check injects: overlays of a small slice, nothing is copied on disk."""
 
 import json
 import math
@@ -23,9 +21,7 @@ LARGE = 2**26
 
 
 def slice_of(expected: Expectation, export: Checkpoint) -> tuple[Expectation, Checkpoint]:
-    """A few tensors of the export with what they have to be. Raises `NotApplicable` when none is small
-    enough.
-    """
+    """A few tensors with what they have to be. Raises `NotApplicable` when none is small enough."""
     pairs = {
         name: entry
         for name, entry in expected.wanted.items()

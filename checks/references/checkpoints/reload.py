@@ -30,6 +30,8 @@ def reload(folder: Path, config: dict[str, Any], nbytes: int) -> Reloaded:
     loader = _loader(config)
     _refuse_without_accelerate(config, nbytes)
     on_meta = nbytes > RELOAD_BYTES
+    if not on_meta:
+        _refuse_oversized(loader, folder)
     arguments: dict[str, Any] = {"device_map": "meta"} if on_meta else {}
     level = logging.getLogger("transformers").level
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -54,6 +56,25 @@ def reload(folder: Path, config: dict[str, Any], nbytes: int) -> Reloaded:
         error="; ".join(map(str, info.get("error_msgs", [])))[:400],
         on_meta=on_meta,
     )
+
+
+def _refuse_oversized(loader: Any, folder: Path) -> None:
+    """A small file may describe a model too large for the memory: count on the meta device first."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            automatic = loader is AutoModelForCausalLM
+            model = AutoModelForCausalLM.from_config(config) if automatic else loader(config)
+    except Exception:  # noqa: BLE001 - the load that follows meets the same error and reports it
+        return
+    size = sum(parameter.numel() for parameter in model.parameters())
+    if size > RELOAD_BYTES:
+        raise NotEvaluated(
+            f"the configuration describes a model of {size} parameters, more than are loaded here"
+        )
 
 
 def _mismatched(keys: Iterable[Any]) -> dict[str, str]:

@@ -121,9 +121,7 @@ def _nothing(folder: Path) -> Opened:
 
 
 def evidence(checkpoint: Checkpoint, role: str) -> list[Evidence]:
-    """Small files and weights up to `FULL_DIGEST_BYTES` by all their bytes, larger weights by their
-    header.
-    """
+    """Files up to `FULL_DIGEST_BYTES` by all their bytes, larger weights by their header."""
     found = [
         Evidence(
             path=str(checkpoint.path / name), sha256=hashlib.sha256(raw).hexdigest(), size=len(raw), role=role

@@ -32,9 +32,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class FileSource:
-    """Bytes ``begin`` to ``end`` of a file. Read with ``pread``: a file cut short is an error, not a
-    SIGBUS.
-    """
+    """Bytes of a file from ``begin``, read with ``pread``: a file cut short is an error, no SIGBUS."""
 
     path: Path
     begin: int
@@ -98,9 +96,7 @@ class Tensor:
         return self.size * self.format.bits // 8
 
     def codes(self, first: int = 0, last: int | None = None) -> Codes:
-        """Elements ``first`` to ``last`` in row-major order as codes, [last - first]. Whole-byte formats
-        only.
-        """
+        """Codes of elements ``first`` to ``last``, row-major, [last - first]. Whole-byte formats only."""
         width = self.format.bits // 8
         last = self.size if last is None else last
         buffer = np.empty(last - first, dtype=self.format.code)

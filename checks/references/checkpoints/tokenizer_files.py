@@ -1,6 +1,4 @@
-"""Tokenizer files and chat templates: the same text gives the same ids, the same conversation the same
-prompt.
-"""
+"""Tokenizer files and chat templates: the same text gives the same ids and the same prompt."""
 
 import json
 from collections.abc import Mapping
@@ -88,9 +86,7 @@ def _compare_vocabularies(original: Checkpoint, export: Checkpoint) -> tuple[lis
 
 
 def _meaning(section: str, value: Any) -> Any:
-    """One spelling for what tokenizers writes in two: merges as strings or pairs, absent as null or
-    default.
-    """
+    """One spelling for what is written in two: merges as strings or pairs, absent as null or default."""
     if section != "model" or not isinstance(value, dict):
         return value
     model = {key: item for key, item in value.items() if item not in (None, False, "")}
@@ -160,8 +156,7 @@ def chat_templates(side: Checkpoint) -> dict[str, str]:
     """Templates by name (``default`` for the usual one), wherever a release keeps them.
 
     A file of its own wins over one inside tokenizer_config.json, as in the reference implementation. Jinja
-    drops
-    one final newline, so it is no part of the text. Raises `Unreadable`.
+    drops one final newline, so it is no part of the text. Raises `Unreadable`.
     """
     found: dict[str, str] = {}
     inside = (side.json("tokenizer_config.json") or {}).get("chat_template")

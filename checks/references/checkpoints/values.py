@@ -1,7 +1,7 @@
 """The values of an export, tensor by tensor, and the question whether an export was trained."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -78,9 +78,7 @@ class _Either:
 
 
 def compare_all(pairs: Pairs, config: dict[str, object], tell: Tell) -> ValuesResult:
-    """Compare every pair. ``config`` is the export's configuration (block sizes of its low-precision
-    tensors).
-    """
+    """Compare every pair. ``config`` is the export's, for the block sizes of low-precision tensors."""
     result = ValuesResult()
     found_groups = _groups_found(pairs, config, result)
     scales = {entry.group.scale for entry, _ in pairs.values() if entry.group and entry.raw}
@@ -145,7 +143,8 @@ def _kind(entry: Wanted, tensor: Tensor) -> Kind:
     found = Plain(tensor)
     if entry.unmerged is not None and _equals(entry.unmerged, tensor):
         return Kind("adapter-unmerged", "holds the base weight: the adapter was not merged", structured=True)
-    return classify(entry.values, found, compare_values(entry.values, found))
+    kind = classify(entry.values, found, compare_values(entry.values, found))
+    return kind if tensor.format.is_float else replace(kind, structured=True)
 
 
 def _equals(values: Values, tensor: Tensor) -> bool:
@@ -216,18 +215,14 @@ def _merge(
 
 
 def shows_its_merge(entry: Wanted) -> bool:
-    """Whether the bound tells the merged weight from its base: not where the update is zero or lost to
-    rounding.
-    """
+    """Whether the bound tells the merge from its base: not where the update is lost to rounding."""
     if entry.unmerged is None or entry.allowed is None:
         return False
     return not compare_bounded(entry.values, entry.unmerged, entry.allowed)[0].equal
 
 
 def _share_merged(entry: Wanted, found: Values) -> float:
-    """<found - W, sBA> / <sBA, sBA>: 1 for a right merge, the ratio of the scales where the scale is
-    wrong.
-    """
+    """<found - W, sBA> / <sBA, sBA>: 1 for a right merge, the ratio where the scale is wrong."""
     assert entry.unmerged is not None  # noqa: S101 - the caller asked for it
     product = norm = 0.0
     for first, last in blocks(entry.shape):
@@ -256,8 +251,8 @@ def value_problems(result: ValuesResult, *, may_be_trained: bool) -> list[Proble
 
     Training is considered only where no reference for trained values was given and everything else about the
     tensors is right (``may_be_trained``). Rule: at least `TRAINED_SHARE` of the floating-point tensors
-    differ;
-    those that also show no structured fault and moved by at most `TRAINED_CHANGE` are what training explains.
+    differ; those that also show no structured fault and moved by at most `TRAINED_CHANGE` are what training
+    explains.
     """
     plain = [mismatch for mismatch in result.mismatches if not mismatch.kind.structured]
     trained = may_be_trained and bool(plain) and len(result.mismatches) >= TRAINED_SHARE * result.floats
