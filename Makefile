@@ -42,5 +42,8 @@ bench: setup ## benchmarks as ratios; writes bench.json
 docs: setup ## regenerate docs/
 	@$(BIN)/python -m tests.docs
 
+snapshots: setup ## rewrite tests/snapshots: each tool as an agent sees it
+	@$(BIN)/python -m tests.snapshots
+
 clean: ## remove what the build made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache bench.json
