@@ -4,8 +4,10 @@ import os
 import random
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.plumbline_mcp.stored_examples import verdict
 
 WRITER = """
 import sys
+import threading
 from pathlib import Path
 from plumbline_mcp.workspace import Workspace
 from tests.plumbline_mcp.stored_examples import job, verdict
@@ -156,3 +159,15 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> Non
     tmp_path.chmod(0o500)
     with pytest.raises(WorkspaceError, match="cannot make the workspace"):
         Workspace.open(tmp_path / "home")
+
+
+def test_opening_waits_for_another_first_opener_that_holds_the_write_lock(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    path = tmp_path / "home" / "plumbline.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("begin immediate")  # the switch to write-ahead logging fails at once, whatever the time-out
+    release = threading.Timer(0.3, lambda: other.execute("commit"))
+    release.start()
+    assert Workspace.open(tmp_path / "home").new_id("data") == "data-0001"
+    release.join()
+    other.close()
