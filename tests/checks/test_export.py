@@ -290,6 +290,20 @@ def test_a_fault_in_a_trained_export_is_still_a_failure(llama: Path, tmp_path: P
     assert ("values", "looks-trained") in codes(verdict)
 
 
+def test_training_explains_no_change_of_integers(llama: Path, tmp_path: Path) -> None:
+    table = "model.layers.0.table"
+    release = edited(llama, tmp_path / "release", lambda tensors: tensors.update({table: torch.arange(9)}))
+
+    def train_and_renumber(tensors: Tensors) -> None:
+        numbers = tensors.pop(table)
+        _train(tensors)
+        numbers[4] = 77
+        tensors[table] = numbers
+
+    verdict = export_check(release, edited(release, tmp_path / "x", train_and_renumber))
+    assert (verdict.outcome, places(verdict, "values-differ")) == (Outcome.FAIL, {table})
+
+
 def test_the_checkpoint_that_training_ended_with_decides(llama: Path, tmp_path: Path) -> None:
     export = edited(llama, tmp_path / "x", _train)
     shutil.copytree(export, tmp_path / "trained")
@@ -338,3 +352,13 @@ def test_the_verdict_names_its_evidence_and_coverage(llama: Path, tmp_path: Path
     assert {"config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json"} <= names
     total = len(load_file(llama / "model.safetensors"))
     assert str(part(verdict, "values").coverage) == f"{total}/{total} tensors"
+
+
+def test_a_configuration_that_describes_a_giant_model_is_not_built(llama: Path, tmp_path: Path) -> None:
+    release, export = tmp_path / "release", tmp_path / "export"
+    for folder in (release, export):
+        shutil.copytree(llama, folder)
+        edit_json(folder / "config.json", vocab_size=10**9)
+    verdict = export_check(release, export)
+    assert part(verdict, "reload").outcome is Outcome.NOT_EVALUATED
+    assert "more than are loaded" in part(verdict, "reload").reason
