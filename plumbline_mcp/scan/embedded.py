@@ -105,7 +105,7 @@ class _Scan:
         self, workspace: Workspace, entry: FaultEntry, corpus: Corpus | None, report: Progress, shared: Shared
     ) -> None:
         self._workspace, self._entry, self._corpus, self._shared = workspace, entry, corpus, shared
-        self._framework = corpus.framework(entry) if corpus else entry.framework
+        self._framework = entry.framework
         self._steps = Steps(2 + sum(1 if check == "image" else 2 for check in entry.checks), report)
 
     async def run(self) -> list[Verdict]:

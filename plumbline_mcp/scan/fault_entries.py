@@ -1,7 +1,7 @@
 """Fault entries: data that says what to plant into a scan and where which check has to find it.
 
 A corpus is a folder with ``entries/<id>.toml``, ``plants/*.py`` (hooks that a job imports, and scripts that
-edit files) and ``packs/`` (connection packs of frameworks that only the corpus needs).
+edit files) and ``jobs/*.py`` (whole jobs of released faults, run in an environment that the entry pins).
 """
 
 import difflib
@@ -139,11 +139,6 @@ class Corpus(Frozen):
     def job_file(self, name: str) -> Path:
         """The file of a job script."""
         return self.folder / "jobs" / name
-
-    def framework(self, entry: FaultEntry) -> str:
-        """The pack of an entry: one of the corpus, or a built-in name."""
-        own = self.folder / "packs" / entry.framework
-        return str(own) if (own / "pack.toml").is_file() else entry.framework
 
 
 def default_corpus() -> Path:
