@@ -88,12 +88,28 @@ def _compare_vocabularies(original: Checkpoint, export: Checkpoint) -> tuple[lis
 def _meaning(section: str, value: Any) -> Any:
     """One spelling for what is written in two: merges as strings or pairs, absent as null or default."""
     if section != "model" or not isinstance(value, dict):
-        return value
+        return _without_idle_flags(section, value)
     model = {key: item for key, item in value.items() if item not in (None, False, "")}
     merges = value.get("merges")
     if isinstance(merges, list):
         model["merges"] = [m if isinstance(m, str) else " ".join(map(str, m)) for m in merges]
     return model
+
+
+def _without_idle_flags(section: str, value: Any) -> Any:
+    """Without the flags of a ByteLevel step that touch no id and no text there.
+
+    Offsets alone follow ``trim_offsets``; decoding follows none of the flags (tokenizers, pre_tokenizers and
+    decoders ``byte_level``).
+    """
+    if isinstance(value, list):
+        return [_without_idle_flags(section, item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("type") == "ByteLevel":
+        kept = ("type", "add_prefix_space", "use_regex") if section == "pre_tokenizer" else ("type",)
+        return {name: value[name] for name in kept if name in value}
+    return {name: _without_idle_flags(section, item) for name, item in value.items()}
 
 
 def _compare_probes(left: bytes, right: bytes) -> list[Problem]:

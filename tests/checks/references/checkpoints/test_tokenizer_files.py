@@ -76,6 +76,21 @@ def test_a_changed_splitter_is_found_by_content_and_by_a_probe(release: Checkpoi
     assert ("tokenizer-differs", None) in found
 
 
+def test_flags_that_touch_no_id_are_no_difference(release: Checkpoint) -> None:
+    lost = _problems(release, _with(release, tokenizer__json=json.dumps(raw).encode()))
+    assert ("tokenizer-differs", "model") in lost
+    raw = json.loads(release.documents["tokenizer.json"])
+    flags = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
+    raw["pre_tokenizer"], raw["decoder"] = flags, flags
+    left = _with(release, tokenizer__json=json.dumps(raw).encode())
+    raw["pre_tokenizer"] = flags | {"trim_offsets": True}
+    raw["decoder"] = flags | {"add_prefix_space": True, "use_regex": False}
+    assert _problems(left, _with(release, tokenizer__json=json.dumps(raw).encode())) == []
+    raw["pre_tokenizer"] = flags | {"use_regex": False}
+    wrong = _problems(left, _with(release, tokenizer__json=json.dumps(raw).encode()))
+    assert ("tokenizer-differs", "pre_tokenizer") in wrong
+
+
 def test_a_lost_merge_and_an_added_token_are_found(release: Checkpoint) -> None:
     raw = json.loads(release.documents["tokenizer.json"])
     raw["model"]["merges"].pop()
