@@ -169,6 +169,8 @@ def context_of(
         "template_sha256": digest,
         "stop_tokens": stops,
     }
+    if documented := _documented(inputs, run):
+        settings["documented"] = documented
     if dump.masked:
         settings["labels_from"] = f"column {dump.masked}"
     target = {
@@ -186,6 +188,18 @@ def context_of(
         if inputs.template
         else (),
     )
+
+
+def _documented(inputs: DataInputs, run: RunFolder | None) -> dict[str, JsonValue]:
+    """Settings of the run that are not the framework's defaults, with where it documents them."""
+    if inputs.framework is None or run is None:
+        return {}
+    known = load_pack(inputs.framework).procedure_settings(run.job.procedure)
+    return {
+        name: f"{run.job.settings[name]} ({setting.citation})"
+        for name, setting in known.items()
+        if name in run.job.settings and run.job.settings[name] != setting.default
+    }
 
 
 def _evidence(inputs: DataInputs, dump: Dump) -> tuple[Evidence, ...]:

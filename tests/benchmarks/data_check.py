@@ -1,4 +1,4 @@
-"""The data check's reference beside one ``apply_chat_template(tokenize=True)`` for each row, same release, same rows.
+"""The data check beside one ``apply_chat_template(tokenize=True)`` for each row: same release, same rows.
 
 Ours renders each row with its prompts and its sentinels, tokenises, decides both span references and
 compares ids and labels; reading files is on neither side.

@@ -115,9 +115,8 @@ CALL = [
     ("source", "text"),
     [
         (
-            "{% for k, v in messages[1].tool_calls[0].function.arguments.items() %}"
-            "{{ k }}={{ v }}{% endfor %}",
-            "a=1",
+            "{% set c = messages[1].tool_calls[0] %}{{ c.function.arguments.items()|list|first|join }}",
+            "a1",
         ),
         ("{{ 'call ' + messages[1].tool_calls[0].function.arguments }}", 'call {"a": 1}'),
     ],
