@@ -10,8 +10,8 @@ from checks.references.checkpoints.formats import Codes, Floats, Format
 from checks.references.checkpoints.layouts import Values, grid
 from checks.references.checkpoints.tensors import PIECE, Tensor
 
-_BLOCK = 2**18
-"""Elements decoded at a time (2 MiB in float64)."""
+_BLOCK = 2**17
+"""Elements decoded at a time (1 MiB in float64)."""
 
 Read = Callable[[int], None]
 """Told how many bytes of the expected side were read."""
@@ -136,27 +136,43 @@ def compare_values(expected: Values, found: Values, read: Read = lambda _: None)
 
 
 def _compare_numbers(result: Comparison, left: Floats, right: Floats) -> None:
-    finite_left, finite_right = np.isfinite(left), np.isfinite(right)
-    unequal = (left != right) & ~(np.isnan(left) & np.isnan(right))
-    result.zero_signs += int(
-        np.count_nonzero((left == 0) & (right == 0) & (np.signbit(left) != np.signbit(right)))
-    )
-    result.non_finite += int(np.count_nonzero(~finite_left))
-    result.introduced += int(np.count_nonzero(finite_left & ~finite_right))
-    differing = int(np.count_nonzero(unequal))
+    a, b = left.astype(np.float64, copy=False), right.astype(np.float64, copy=False)
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = b - a
+        all_finite = bool(np.isfinite(difference.sum()))
+    if not all_finite:
+        _compare_with_infinities(result, a, b)
+        return
+    differing = int(np.count_nonzero(difference))
     if differing:
-        result.note_first(unequal, result.elements)
+        result.note_first(difference != 0, result.elements)
+    zero = a == 0
+    if zero.any():
+        signs = np.signbit(a[zero]) != np.signbit(b[zero])
+        result.zero_signs += int(np.count_nonzero(signs & (b[zero] == 0)))
     result.differing += differing
-    result.elements += left.size
-    _add_sums(result, left, right, finite_left & finite_right)
+    result.elements += a.size
+    _add_sums(result, a, b, difference)
 
 
-def _add_sums(result: Comparison, left: Floats, right: Floats, both: Codes) -> None:
-    a = np.where(both, left, 0).astype(np.float64)
-    b = np.where(both, right, 0).astype(np.float64)
-    difference = b - a
+def _compare_with_infinities(result: Comparison, a: Floats, b: Floats) -> None:
+    """As above where NaN or infinity is among the numbers: NaN equals NaN, sums go over what is finite."""
+    finite_a, finite_b = np.isfinite(a), np.isfinite(b)
+    unequal = (a != b) & ~(np.isnan(a) & np.isnan(b))
+    result.zero_signs += int(np.count_nonzero((a == 0) & (b == 0) & (np.signbit(a) != np.signbit(b))))
+    result.non_finite += int(np.count_nonzero(~finite_a))
+    result.introduced += int(np.count_nonzero(finite_a & ~finite_b))
+    if unequal.any():
+        result.note_first(unequal, result.elements)
+    result.differing += int(np.count_nonzero(unequal))
+    result.elements += a.size
+    a, b = (np.where(finite_a & finite_b, side, 0) for side in (a, b))
+    _add_sums(result, a, b, b - a)
+
+
+def _add_sums(result: Comparison, a: Floats, b: Floats, difference: Floats) -> None:
     if difference.size:
-        result.largest = max(result.largest, float(np.abs(difference).max()))
+        result.largest = max(result.largest, float(difference.max()), -float(difference.min()))
     result.sum_difference += float(difference.sum())
     result.difference2 += float(np.dot(difference, difference))
     result.expected2 += float(np.dot(a, a))
@@ -184,5 +200,7 @@ def compare_bounded(expected: Values, found: Values, allowed: Values) -> tuple[C
             result.note_first(unequal, result.elements)
             result.differing += int(np.count_nonzero(unequal))
         result.elements += left.size
-        _add_sums(result, left, right, np.isfinite(left) & np.isfinite(right))
+        both = np.isfinite(left) & np.isfinite(right)
+        a, b = (np.where(both, side, 0).astype(np.float64) for side in (left, right))
+        _add_sums(result, a, b, b - a)
     return result, worst

@@ -77,8 +77,6 @@ def test_a_changed_splitter_is_found_by_content_and_by_a_probe(release: Checkpoi
 
 
 def test_flags_that_touch_no_id_are_no_difference(release: Checkpoint) -> None:
-    lost = _problems(release, _with(release, tokenizer__json=json.dumps(raw).encode()))
-    assert ("tokenizer-differs", "model") in lost
     raw = json.loads(release.documents["tokenizer.json"])
     flags = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
     raw["pre_tokenizer"], raw["decoder"] = flags, flags
