@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from checks.errors import CheckError
+from plumbline_mcp.descendants import kill_descendants
 from plumbline_mcp.errors import PlumblineError
 
 _ALLOWED = ("plumbline_mcp.", "checks.")
@@ -35,6 +36,7 @@ def main() -> None:
 def _end_with_parent() -> None:
     while os.read(0, 4096):  # not through sys.stdin: its lock would abort the interpreter at exit
         pass
+    kill_descendants(os.getpid())
     os._exit(70)
 
 

@@ -19,6 +19,7 @@ from checks import errors as check_errors
 from checks.check import Progress, silent
 from checks.errors import CheckError
 from plumbline_mcp import errors
+from plumbline_mcp.descendants import kill_descendants
 from plumbline_mcp.errors import PlumblineError, WorkerCrashed, WorkerTimedOut
 
 _COMMAND = [sys.executable, "-I", "-m", "plumbline_mcp.worker"]
@@ -155,6 +156,7 @@ def _death(returncode: int | None, stderr: bytes) -> str:
 
 async def _end(process: Process) -> None:
     if process.returncode is None:
+        kill_descendants(process.pid)  # a probe has a session of its own
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     await process.aclose()

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -81,23 +82,28 @@ def test_a_worker_is_stopped_at_its_time_limit(probe: str, tmp_path: Path) -> No
     assert not alive(int(file.read_text()))
 
 
-def test_a_cancelled_call_leaves_no_worker_behind(probe: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("function", ["pid_then_sleep", "child_in_own_session"])
+def test_a_cancelled_call_leaves_nothing_behind(probe: str, function: str, tmp_path: Path) -> None:
     file = tmp_path / "pid"
 
     async def cancelled() -> None:
-        with anyio.move_on_after(2):
-            await workers.call(f"{probe}:pid_then_sleep", {"file": str(file)})
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(workers.call, f"{probe}:{function}", {"file": str(file)}))
+            while not (file.exists() and file.read_text()):
+                await anyio.sleep(0.05)
+            group.cancel_scope.cancel()
 
     anyio.run(cancelled)
     assert not alive(int(file.read_text()))
 
 
-def test_a_worker_ends_when_its_parent_is_killed(probe: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("function", ["pid_then_sleep", "child_in_own_session"])
+def test_what_a_worker_runs_ends_when_its_parent_is_killed(probe: str, function: str, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     parent = os.fork()
     if parent == 0:
         os.setsid()
-        anyio.run(lambda: workers.call(f"{probe}:pid_then_sleep", {"file": str(file)}))
+        anyio.run(lambda: workers.call(f"{probe}:{function}", {"file": str(file)}))
     deadline = time.monotonic() + 20
     while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,6 +1,7 @@
 """What the workers of `test_workers` run."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,12 @@ def crash(payload: dict[str, Any], progress: Progress) -> float:
 
 def pid_then_sleep(payload: dict[str, Any], progress: Progress) -> None:
     Path(payload["file"]).write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+def child_in_own_session(payload: dict[str, Any], progress: Progress) -> None:
+    child = subprocess.Popen(["/bin/sleep", "60"], start_new_session=True)
+    Path(payload["file"]).write_text(str(child.pid))
     time.sleep(60)
 
 
