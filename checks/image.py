@@ -5,11 +5,11 @@ from pathlib import Path
 from pydantic import Field
 
 from checks.check import Check, Context, InjectedFault, Inputs, Progress
+from checks.environments.case import ImageCase, open_case
+from checks.environments.faults import FAULTS, smallest
+from checks.environments.judging import judge_commit, judge_files, judge_requirements
 from checks.records.probe import probe
 from checks.records.runs import sha256_file
-from checks.references.image_case import ImageCase, open_case
-from checks.references.image_faults import FAULTS, smallest
-from checks.references.image_judge import judge_commit, judge_files, judge_requirements
 from checks.references.packs import load_pack
 from checks.verdict import Evidence, Part
 

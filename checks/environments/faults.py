@@ -7,10 +7,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from checks.check import InjectedFault, NotApplicable
+from checks.environments.case import ImageCase
+from checks.environments.judging import judge_requirements
 from checks.records.probe import Distribution
 from checks.references.declarations import Declared, expand
-from checks.references.image_case import ImageCase
-from checks.references.image_judge import judge_requirements
 
 _LOWERED = "0"
 

@@ -9,10 +9,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from checks.environments.case import ImageCase
 from checks.records.probe import Distribution, FileState
 from checks.references.declarations import Declared, Locked, Unreadable, expand
 from checks.references.git_tree import GIT_BLOB, blob_digest
-from checks.references.image_case import ImageCase
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
 
 
