@@ -228,8 +228,8 @@ def _share_merged(entry: Wanted, found: Values) -> float:
     for first, last in blocks(entry.shape):
         base = entry.unmerged.rows(first, last).astype(np.float64)
         update = (entry.values.rows(first, last) - base).ravel()
-        product += float(np.dot((found.rows(first, last) - base).ravel(), update))
-        norm += float(np.dot(update, update))
+        product += float(np.einsum("i,i->", (found.rows(first, last) - base).ravel(), update))
+        norm += float(np.einsum("i,i->", update, update))
     return product / norm if norm else 0.0
 
 
