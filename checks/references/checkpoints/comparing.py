@@ -181,7 +181,7 @@ def _add_sums(result: Comparison, a: Floats, b: Floats, difference: Floats) -> N
 
 
 def _inner(a: Floats, b: Floats) -> float:
-    """Inner product on one thread: BLAS threads that wait for a shared core made small blocks 20 times slower."""
+    """Inner product on one thread: BLAS threads waiting for a shared core were 20 times slower."""
     return float(np.einsum("i,i->", a, b))
 
 

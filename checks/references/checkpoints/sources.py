@@ -10,7 +10,7 @@ from checks.references.checkpoints.folder import DOCUMENTS, Checkpoint, open_che
 from checks.references.checkpoints.header import Unreadable, open_regular
 from checks.references.checkpoints.merging import WEIGHTS
 from checks.rules import FULL_DIGEST_BYTES
-from checks.verdict import Evidence, Place, Problem
+from checks.verdict import DigestOf, Evidence, Place, Problem
 
 _LAST_LINE = 300
 _TAIL = 64 * 1024
@@ -129,11 +129,10 @@ def evidence(checkpoint: Checkpoint, role: str) -> list[Evidence]:
         for name, raw in checkpoint.documents.items()
     ]
     for shard in checkpoint.shards:
-        digest, kind = shard.header.sha256, f"{role} (sha256 of the header)"
+        digest, covers = shard.header.sha256, DigestOf.HEADER
         if shard.header.size <= FULL_DIGEST_BYTES:
             with open_regular(shard.path) as file:
-                digest, kind = hashlib.file_digest(file, "sha256").hexdigest(), role
-        found.append(
-            Evidence(path=str(checkpoint.path / shard.name), sha256=digest, size=shard.header.size, role=kind)
-        )
+                digest, covers = hashlib.file_digest(file, "sha256").hexdigest(), DigestOf.FILE
+        path = str(checkpoint.path / shard.name)
+        found.append(Evidence(path=path, sha256=digest, size=shard.header.size, role=role, digest_of=covers))
     return found
