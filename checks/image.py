@@ -9,9 +9,9 @@ from checks.environments.case import ImageCase, open_case
 from checks.environments.faults import FAULTS, smallest
 from checks.environments.judging import judge_commit, judge_files, judge_requirements
 from checks.records.probe import probe
-from checks.records.runs import sha256_file
+from checks.records.runs import file_evidence
 from checks.references.packs import load_pack
-from checks.verdict import Evidence, Part
+from checks.verdict import DigestOf, Evidence, Part
 
 
 class ImageInputs(Inputs):
@@ -56,11 +56,13 @@ class ImageCheck(Check[ImageInputs, ImageCase]):
         progress(0, 3, f"probing {inputs.python}")
         record, digest, size = probe(inputs.python.expanduser().absolute(), about.distributions, about.module)
         evidence = [
-            Evidence(path=str(inputs.python), sha256=digest, size=size, role="what the probe printed"),
-            _file_evidence(pack.folder / "pack.toml", "connection pack"),
+            Evidence(
+                path=str(inputs.python), sha256=digest, size=size, role="probe", digest_of=DigestOf.ANSWER
+            ),
+            file_evidence(pack.folder / "pack.toml", "connection pack"),
         ]
         if inputs.lock is not None and inputs.lock.is_file():
-            evidence.append(_file_evidence(inputs.lock, "lock"))
+            evidence.append(file_evidence(inputs.lock, "lock"))
         progress(1, 3, "reading the declarations")
         case = open_case(pack, record, inputs.commit, inputs.source, inputs.lock, tuple(evidence))
         progress(2, 3, "comparing")
@@ -88,11 +90,6 @@ class ImageCheck(Check[ImageInputs, ImageCase]):
     def smallest(self, case: ImageCase) -> ImageCase:
         """The same environment with the one file that carries its bytes."""
         return smallest(case)
-
-
-def _file_evidence(path: Path, role: str) -> Evidence:
-    digest, size = sha256_file(path.resolve())
-    return Evidence(path=str(path), sha256=digest, size=size, role=role)
 
 
 CHECK = ImageCheck()

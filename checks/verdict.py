@@ -119,6 +119,16 @@ class Injection(Frozen):
     detail: str = ""
 
 
+class DigestOf(StrEnum):
+    """Which bytes a digest of evidence covers."""
+
+    FILE = "file"
+    HEADER = "header"
+    """A safetensors file's length and header: hashing a large file costs more than comparing it."""
+    ANSWER = "answer"
+    """What the program at that path printed when it was asked."""
+
+
 class Evidence(Frozen):
     """A raw file the verdict rests on."""
 
@@ -126,6 +136,7 @@ class Evidence(Frozen):
     sha256: str
     size: int
     role: str = Field(description="what it is: rows, release, export, manifest, ...")
+    digest_of: DigestOf = DigestOf.FILE
 
 
 class Verdict(Frozen):

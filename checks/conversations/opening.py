@@ -17,7 +17,7 @@ from checks.conversations.rows_case import Recipe, Rows
 from checks.errors import BadInput
 from checks.records.documents import aligned
 from checks.records.rows import Dump
-from checks.records.runs import RunFolder, sha256_file
+from checks.records.runs import RunFolder, file_evidence
 from checks.records.workload import Conversation
 from checks.references.expected import Reference
 from checks.references.packs import load_pack
@@ -203,13 +203,10 @@ def _documented(inputs: DataInputs, run: RunFolder | None) -> dict[str, JsonValu
 
 
 def _evidence(inputs: DataInputs, dump: Dump) -> tuple[Evidence, ...]:
-    files = [(inputs.workload, "workload"), (inputs.model / "tokenizer.json", "release")]
+    names = ("tokenizer.json", "chat_template.jinja", "tokenizer_config.json", "generation_config.json")
+    files = [(inputs.workload, "workload"), *((inputs.model / name, "release") for name in names)]
+    files += [(inputs.template, "template")] if inputs.template else []
     files += [(inputs.rows, "rows")] if inputs.rows.is_file() else []
     if inputs.rows.is_dir() and not dump.evidence:
         files += [(path, "rows") for path in sorted(inputs.rows.rglob("*.arrow"))]
-    return (*dump.evidence, *(_file_evidence(path.resolve(), role) for path, role in files))
-
-
-def _file_evidence(path: Path, role: str) -> Evidence:
-    digest, size = sha256_file(path)
-    return Evidence(path=str(path), sha256=digest, size=size, role=role)
+    return (*dump.evidence, *(file_evidence(path, role) for path, role in files if path.is_file()))

@@ -70,6 +70,12 @@ def sha256_file(path: Path) -> tuple[str, int]:
         return digest, os.fstat(file.fileno()).st_size
 
 
+def file_evidence(path: Path, role: str) -> Evidence:
+    """A file that the user named as evidence; links are followed, because model caches are made of them."""
+    digest, size = sha256_file(path.resolve())
+    return Evidence(path=str(path), sha256=digest, size=size, role=role)
+
+
 def read_json(path: Path, limit: int = _MAX_JSON) -> Any:
     """Parse a JSON file of bounded size. Raises `Inconclusive` when it is no JSON or too large."""
     try:

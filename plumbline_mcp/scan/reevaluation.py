@@ -7,7 +7,8 @@ from pathlib import Path
 from checks.check import Progress, silent
 from checks.errors import CheckError
 from checks.records.runs import sha256_file
-from checks.verdict import Frozen, Outcome, Verdict
+from checks.references.checkpoints.header import Unreadable, read_header
+from checks.verdict import DigestOf, Evidence, Frozen, Outcome, Verdict
 from plumbline_mcp.errors import PlumblineError
 from plumbline_mcp.scan.service import run_check
 from plumbline_mcp.workspace import StoredVerdict, Workspace
@@ -87,9 +88,20 @@ def _evidence_lost(old: Verdict) -> tuple[Change, str] | None:
         path = Path(evidence.path)
         if not path.is_file():
             return Change.EVIDENCE_MISSING, f"{path} is gone"
-        if path.stat().st_size != evidence.size or sha256_file(path.resolve())[0] != evidence.sha256:
+        if evidence.digest_of is DigestOf.ANSWER:
+            continue  # asked anew: what a program says is evidence of now
+        if path.stat().st_size != evidence.size or _digest(path.resolve(), evidence) != evidence.sha256:
             return Change.EVIDENCE_CHANGED, f"{path} is not the file that was judged"
     return None
+
+
+def _digest(path: Path, evidence: Evidence) -> str:
+    if evidence.digest_of is DigestOf.FILE:
+        return sha256_file(path)[0]
+    try:
+        return read_header(path).sha256
+    except Unreadable:
+        return ""
 
 
 def differences(old: Verdict, new: Verdict) -> list[str]:
