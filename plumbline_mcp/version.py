@@ -17,7 +17,7 @@ SHIPPED = ("plumbline_mcp", "checks", "approvals", "templates")
 FROZEN = ROOT / "plumbline_mcp" / "frozen.json"
 DISTRIBUTION = "plumbline-mcp"
 
-_REFERENCE_LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "jinja2", "numpy")
+_REFERENCE_LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "accelerate", "jinja2", "numpy")
 _MINOR_ONLY = frozenset({"torch", "numpy"})
 _SKIPPED_SUFFIXES = frozenset({".pyc"})
 
