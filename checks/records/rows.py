@@ -200,6 +200,8 @@ def read_dump(path: Path) -> Dump:
                 "name the folder that save_to_disk wrote, or a JSONL or safetensors file",
             )
         dump = read_saved_dataset(path)
+    elif not path.is_file():  # a pipe would be waited for, a device never ends
+        raise BadInput(f"the rows {path} are no regular file", "write them to a file first")
     elif path.suffix == ".safetensors":
         dump = read_safetensors(path)
     else:

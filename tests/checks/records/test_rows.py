@@ -1,6 +1,7 @@
 """Row readers: the same rows from every format, and clear refusals of what does not fit."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -138,4 +139,13 @@ def test_more_rows_than_the_limit_are_refused(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8")
     with pytest.raises(BadInput, match="more than"):
+        read_dump(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_rows_that_are_no_regular_file_are_refused(kind: str, tmp_path: Path) -> None:
+    path = Path("/dev/zero") if kind == "device" else tmp_path / "pipe"
+    if kind == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(BadInput, match="no regular file"):
         read_dump(path)
