@@ -1,5 +1,6 @@
 """``plumbline onboard``: the example scan, on a release that is built on the spot."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +28,12 @@ def onboard(
         str | None,
         typer.Option(metavar="FAULT", help="Plant this fault first; `plumbline faults list` names them."),
     ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Where the fault is described; tests/faults of this checkout by default."
+        ),
+    ] = None,
     json_output: Json = False,
     quiet: Quiet = False,
     home: Home = None,
@@ -49,7 +56,7 @@ def onboard(
 
     async def scanned() -> "OnboardResult":
         with shown_progress("onboard", quiet) as progress:
-            return await scan(workspace, plant, progress)
+            return await scan(workspace, plant, progress, corpus)
 
     result = anyio.run(scanned)
     if json_output:
