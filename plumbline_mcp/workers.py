@@ -38,6 +38,8 @@ _PASSED = frozenset(
     }
 )
 _PASSED_PREFIXES = ("LC_", "XDG_", "PLUMBLINE_", "PIP_", "OPENBLAS_", "SSL_CERT")
+_PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE", "NETRC"})
+"""In either case: the worker that builds an environment reaches its index as pip would without us."""
 _KINDS = {
     name: kind
     for module in (check_errors, errors)
@@ -46,12 +48,15 @@ _KINDS = {
 }
 _MAX_LINE = 64 * 2**20
 _STDERR_TAIL = 4000
+_LAST_WORDS_S = 10
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables a worker sees: the allow-listed ones, and offline switches."""
     passed = {
-        name: value for name, value in environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)
+        name: value
+        for name, value in environ.items()
+        if name in _PASSED or name.upper() in _PROXIES or name.startswith(_PASSED_PREFIXES)
     }
     return passed | {
         "HF_HUB_OFFLINE": "1",
@@ -104,6 +109,11 @@ async def _converse(process: Process, request: dict[str, Any], progress: Progres
             answer = json.loads(line)
             if "progress" in answer:
                 progress(*answer["progress"])
+        if not answer.keys() & {"result", "error"}:
+            with anyio.move_on_after(
+                _LAST_WORDS_S
+            ):  # closed input would end it before it said why it crashed
+                await process.wait()
         await process.stdin.aclose()
         await process.wait()
         with anyio.move_on_after(1):  # a grandchild may hold stderr open

@@ -107,12 +107,8 @@ def run(
 
 async def _pack_interpreter(framework: str, progress: Any) -> Path:
     """The interpreter of the pack's pinned environment, built when it is not in the cache."""
-    from functools import partial
-
-    import anyio.to_thread
-
     from checks.references.packs import load_pack
-    from plumbline_mcp.engines.environments import build
+    from plumbline_mcp.engines.environments import build_in_worker
     from plumbline_mcp.errors import UsageError
 
     wanted = load_pack(framework).about.environment
@@ -120,10 +116,9 @@ async def _pack_interpreter(framework: str, progress: Any) -> Path:
         raise UsageError(
             f"pack {framework} pins no environment", "name the framework's interpreter with --python"
         )
-    make = partial(
-        build, wanted.requirements, without_dependencies=wanted.without_dependencies, progress=progress
+    environment = await build_in_worker(
+        wanted.requirements, without_dependencies=wanted.without_dependencies, progress=progress
     )
-    environment = await anyio.to_thread.run_sync(make, abandon_on_cancel=True)
     return environment.python
 
 

@@ -17,10 +17,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from checks.check import Progress, silent
+from plumbline_mcp import workers
 from plumbline_mcp.engines.pip import install
 from plumbline_mcp.errors import BuildError, UsageError
 
@@ -75,7 +77,7 @@ def build(
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> Environment:
-    """Build the environment, or take it from the cache. Blocks; run it in a thread beside an event loop.
+    """Build the environment, or take it from the cache. Blocks (see `build_in_worker`).
 
     ``without_dependencies`` are installed last and alone (pip's ``--no-deps``), whatever their metadata asks.
     ``python`` is the interpreter whose torch is linked, by default the running one. Raises `UsageError`
@@ -105,6 +107,21 @@ def build(
     except OSError as error:
         raise _no_disk(path, error) from error
     return environment
+
+
+async def build_in_worker(
+    requirements: Sequence[str], *, without_dependencies: Sequence[str] = (), progress: Progress = silent
+) -> Environment:
+    """`build` on the running interpreter, in a worker: pip ends with the program, however that is stopped."""
+    payload = {"requirements": list(requirements), "without_dependencies": list(without_dependencies)}
+    made = await workers.call(f"{__name__}:build_asked", payload, progress=progress)
+    return Environment(Path(made["python"]), made["digest"], Path(made["path"]))
+
+
+def build_asked(payload: dict[str, Any], progress: Progress) -> dict[str, str]:
+    """Worker entry of `build_in_worker`."""
+    made = build(**payload, progress=progress)
+    return {"python": str(made.python), "digest": made.digest, "path": str(made.path)}
 
 
 def _parsed(requirements: Sequence[str]) -> list[str]:

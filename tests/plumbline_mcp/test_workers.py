@@ -112,3 +112,14 @@ def test_what_a_worker_runs_ends_when_its_parent_is_killed(probe: str, function:
     while alive(int(file.read_text())) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not alive(int(file.read_text()))
+
+
+def test_a_worker_sees_the_proxies_that_pip_needs_and_no_secrets() -> None:
+    given = {
+        "https_proxy": "http://proxy:1",
+        "NO_PROXY": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "PYTHONPATH": ".",
+    }
+    passed = workers.clean_environment(given)
+    assert {name for name in passed if name in given} == {"https_proxy", "NO_PROXY"}
