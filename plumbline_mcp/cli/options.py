@@ -18,10 +18,14 @@ class ExitCode(IntEnum):
     FAIL = 1
     COULD_NOT_JUDGE = 2
     USAGE = 3
+    HUNG_UP = 129
+    """The terminal was closed, as shells count it: 128 + SIGHUP."""
     INTERRUPTED = 130
     """Ctrl-C, as shells count it: 128 + SIGINT."""
     BROKEN_PIPE = 141
     """The reader of our output went away, as shells count it: 128 + SIGPIPE."""
+    TERMINATED = 143
+    """Told to end, as shells count it: 128 + SIGTERM."""
 
 
 EXIT_CODES = "Exit codes: 0 pass, 1 a check failed, 2 could not judge, 3 usage error or crash."

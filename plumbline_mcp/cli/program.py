@@ -1,5 +1,6 @@
 """The program ``plumbline``: its verbs, and the one place where errors become text and exit codes."""
 
+import contextlib
 import io
 import os
 import sys
@@ -24,8 +25,10 @@ from plumbline_mcp.cli import (
     version,
 )
 from plumbline_mcp.cli.options import EXIT_CODES, FLAG, ExitCode
+from plumbline_mcp.cli.stopping import Stopping
 
 _TRACEBACK = "PLUMBLINE_TRACEBACK"
+_STOPPING = Stopping()
 
 _ORDER = (check, run, listing, show, report, onboard, faults, serve, doctor, reevaluate, version)
 
@@ -89,6 +92,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to crash
+    if given[:1] != [serve.NAME]:  # a server ends at once; what it started ends with it
+        _STOPPING.install()
     code = _guarded(lambda: get_command(app).main(given, prog_name="plumbline", standalone_mode=False), given)
     sys.exit(code)
 
@@ -109,9 +114,13 @@ def _guarded(run: Callable[[], Any], arguments: list[str]) -> int:
         code = _say(_usage_sentence(error, arguments), _help_of(error), ExitCode.USAGE, arguments)
     except Exception as error:  # noqa: BLE001 - the edge of the program: whatever happened becomes a sentence
         code = _explained(error, arguments)
-    if code == ExitCode.INTERRUPTED:
-        _say("stopped; nothing half-written", "run the same command again", code, arguments)
-    return int(code)
+    return int(_stopped(arguments) if code == ExitCode.INTERRUPTED else code)  # typer itself returns 130
+
+
+def _stopped(arguments: list[str]) -> ExitCode:
+    with contextlib.suppress(OSError):  # the terminal may be what went away
+        _say("stopped; nothing half-written", "run the same command again", _STOPPING.code, arguments)
+    return _STOPPING.code
 
 
 def _explained(error: Exception, arguments: list[str]) -> ExitCode:

@@ -1,0 +1,88 @@
+"""A stopped program takes everything with it, also while pip waits for an index that never answers."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from plumbline_mcp.cli.stopping import Stopping
+from tests.soak.processes import deliver_signals, descendants, wait_until_gone
+from tests.soak.programs import Inputs, Place, Program
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[Program]:
+    """A run whose environment comes from an index that accepts connections and says nothing."""
+    deliver_signals()
+    with socket.create_server(("127.0.0.1", 0)) as index:
+        offline = Inputs(tmp_path / "inputs").program("environment")
+        variables = {
+            "PIP_INDEX_URL": f"http://127.0.0.1:{index.getsockname()[1]}/simple",
+            "PIP_CONFIG_FILE": os.devnull,
+        }
+        yield replace(offline, variables=variables)
+
+
+def wait_for_pip(process: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if any("__pip-runner__" in started.command for started in descendants(process.pid)):
+            return
+        time.sleep(0.05)
+    raise AssertionError("pip was not started")
+
+
+@pytest.mark.parametrize(("number", "code"), [("INT", 130), ("TERM", 143), ("HUP", 129), ("KILL", -9)])
+def test_pip_ends_with_the_program(hanging: Program, tmp_path: Path, number: str, code: int) -> None:
+    place = Place(tmp_path / "place")
+    hanging.prepare(place)
+    process = hanging.start(place)
+    try:
+        wait_for_pip(process)
+        known = descendants(process.pid)
+        assert len(known) >= 3  # worker, pip, and pip inside the environment
+        process.send_signal(signal.Signals[f"SIG{number}"])
+        assert process.wait(10) == code
+    finally:
+        process.kill()
+    took, left = wait_until_gone(place.folder, known, process.pid, 5.0)
+    assert left == [], took
+    if number != "KILL":
+        said = json.loads((place.folder / "out").read_text())
+        assert said["exit_code"] == code
+        assert said["error"] == "stopped; nothing half-written"
+        assert not list(place.cache.glob("plumbline/environments/*/complete.json"))
+
+
+def test_a_signal_that_was_ignored_at_the_start_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        Stopping().install()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_IGN, signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+
+
+def test_only_the_first_of_several_signals_interrupts() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+    try:
+        stopping = Stopping()
+        stopping.install()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGHUP)
+        for number in numbers[1:]:
+            signal.raise_signal(number)
+        assert stopping.code == 129
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
