@@ -1,13 +1,13 @@
 """Renders a report and writes it: no page is ever half written."""
 
 import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from checks.verdict import Frozen
 from plumbline_mcp.errors import PlumblineError
+from plumbline_mcp.temporaries import sweep_temporaries, temporary_beside
 from plumbline_mcp.workspace import StoredVerdict
 
 
@@ -35,6 +35,7 @@ def write_report(stored: Sequence[StoredVerdict], folder: Path) -> ReportFiles:
     pages = {files.html: render_html(report), files.markdown: render_markdown(report)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        sweep_temporaries(folder)
         _write(pages)
     except OSError as error:
         raise PlumblineError(
@@ -52,10 +53,9 @@ def _write(pages: dict[Path, str]) -> None:
 
 
 def _temporary(path: Path, text: str, unwind: ExitStack) -> Path:
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
+    temporary = temporary_beside(path)
     unwind.callback(temporary.unlink, missing_ok=True)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+    with temporary.open("x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

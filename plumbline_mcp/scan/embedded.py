@@ -25,11 +25,12 @@ from checks.records.runs import RunFolder
 from checks.references.packs import load_pack
 from checks.verdict import Verdict
 from plumbline_mcp import workers
-from plumbline_mcp.engines.environments import Environment, build
+from plumbline_mcp.engines.environments import Environment, build_in_worker
 from plumbline_mcp.engines.foreground import run
 from plumbline_mcp.engines.launching import Launch
 from plumbline_mcp.scan.fault_entries import CheckName, Corpus, FaultEntry
 from plumbline_mcp.scan.service import run_check
+from plumbline_mcp.temporaries import sweep_temporaries, temporary_beside
 from plumbline_mcp.workspace import Workspace
 
 T = TypeVar("T")
@@ -129,8 +130,7 @@ class _Scan:
         plant, pack = self._entry.plant, load_pack(self._framework).about.environment
         wanted = plant.requirements or pack.requirements
         alone = plant.without_dependencies or pack.without_dependencies
-        make = partial(build, wanted, without_dependencies=alone, progress=report)
-        environment = await anyio.to_thread.run_sync(make, abandon_on_cancel=True)
+        environment = await build_in_worker(wanted, without_dependencies=alone, progress=report)
         return await self._edited_environment(environment) if plant.edit_environment else environment
 
     async def _edited_environment(self, environment: Environment) -> Environment:
@@ -246,8 +246,8 @@ class _Scan:
 
 async def _build_release(folder: Path, spec: dict[str, Any], report: Progress) -> Made:
     """Build beside the place and rename, so that a stopped build leaves nothing half-written there."""
-    temporary = folder.with_name(f"{folder.name}.{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
+    sweep_temporaries(folder.parent)
+    temporary = temporary_beside(folder)
     made = Made(folder / "release", folder / "workload.jsonl")
     payload = {"model": str(temporary / "release"), "workload": str(temporary / "workload.jsonl"), **spec}
     try:

@@ -9,6 +9,7 @@ from plumbline_mcp.scan.embedded import scan_embedded
 from plumbline_mcp.scan.example_workload import WORKLOAD_ROWS
 from plumbline_mcp.scan.fault_entries import Corpus, FaultEntry, load_corpus
 from plumbline_mcp.scan.fault_scoring import EntryResult, score
+from plumbline_mcp.temporaries import sweep_temporaries
 from plumbline_mcp.workspace import Workspace
 
 CLEAN = FaultEntry(
@@ -50,7 +51,10 @@ async def onboard(
     verdicts = await scan_embedded(workspace, entry, found, progress=report)
     outcome = combine(verdict.outcome for verdict in verdicts)
     stored = [workspace.verdict(verdict.id) for verdict in verdicts]
-    files = write_report(stored, workspace.home / "reports" / f"onboard-{verdicts[-1].id}")
+    reports = workspace.home / "reports"
+    for folder in reports.glob("onboard-*"):
+        sweep_temporaries(folder)
+    files = write_report(stored, reports / f"onboard-{verdicts[-1].id}")
     return OnboardResult(
         outcome=outcome,
         verdicts=tuple(verdicts),
