@@ -21,13 +21,15 @@ SPANS = 60
 
 
 def read_rows(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """``payload``: path, model (folder or None), first, count, token (or None), window.
+    """``payload``: path, model (folder or None: a run's own), first, count, token (or None), window.
 
     Returns ``total`` sequences, the ``kind`` of dump and the chosen ``rows``.
     Raises `BadInput`, `NotEvaluated`, `Inconclusive`.
     """
-    dump = open_rows(Path(payload["path"]))
-    tokenizer = ReleaseTokenizer.load(Path(payload["model"])) if payload["model"] else None
+    path = Path(payload["path"])
+    dump = open_rows(path)
+    model = Path(payload["model"]) if payload["model"] else _model_of(path)
+    tokenizer = ReleaseTokenizer.load(model) if model else None
     first, count = payload["first"], payload["count"]
     if first >= len(dump.sequences):
         raise BadInput(
@@ -40,6 +42,14 @@ def read_rows(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
         "kind": dump.kind,
         "rows": [_row(sequence, tokenizer, payload["token"], payload["window"]) for sequence in chosen],
     }
+
+
+def _model_of(path: Path) -> Path | None:
+    """The release that a run was started with, while its tokenizer is still there."""
+    if not is_run_folder(path):
+        return None
+    model = Path(RunFolder.open(path).job.inputs.get("model", ""))
+    return model if (model / "tokenizer.json").is_file() else None
 
 
 def open_rows(path: Path) -> Dump:

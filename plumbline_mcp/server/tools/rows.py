@@ -63,7 +63,8 @@ def add_rows(toolset: Toolset) -> None:
             str, Field(description="dump (JSONL, safetensors, saved data set), run folder or run id")
         ],
         model: Annotated[
-            str | None, Field(description="release folder whose tokenizer decodes the text")
+            str | None,
+            Field(description="release folder whose tokenizer decodes the text; a run knows its own"),
         ] = None,
         first: Annotated[int, Field(ge=0, description="first sequence")] = 0,
         count: Annotated[int, Field(ge=1, le=20)] = 1,

@@ -11,7 +11,7 @@ from plumbline_mcp.server.toolset import Toolset
 from plumbline_mcp.server.views import View
 
 _TRUST = (
-    "No tool starts a job: a framework's rows and exports are run from the command line (plumbline onboard). "
+    "No tool starts a job: the person runs `plumbline run rows` and `plumbline run export` (or onboard). "
     "Approvals do not exist in this version: every verdict says approval none. Over standard input and "
     "output the agent is the same user as this server and could change its files: records are advisory."
 )
