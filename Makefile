@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PLANT ?=
 TORCH := torch==2.13.0
 
-.PHONY: help setup onboard test lint format faults bench docs snapshots clean
+.PHONY: help setup onboard test lint format faults bench soak docs snapshots clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ faults: setup ## play the whole fault corpus
 
 bench: setup ## benchmarks as ratios; writes bench.json
 	@$(BIN)/python -m tests.benchmarks
+
+soak: setup ## stop every program at seeded moments and fill its disk, then run it again
+	@$(BIN)/python -m tests.soak
 
 docs: setup ## regenerate docs/
 	@$(BIN)/python -m tests.docs

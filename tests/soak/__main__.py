@@ -1,6 +1,7 @@
 """``python -m tests.soak [--points N] [--seed S] [--program NAME]``: stop every program at seeded moments."""
 
 import argparse
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.soak.points import Played, choose, play, rehearse
+from tests.soak.full_disk import Filled, fractions, play_full
+from tests.soak.points import Clean, Played, choose, play, rehearse
 from tests.soak.programs import NAMES, Inputs, Skipped
 
 
@@ -24,33 +26,60 @@ def main(arguments: list[str]) -> int:
             skipped[name] = str(reason)
             continue
         _say(f"{name}: a clean run takes {programs[name].seconds:.1f} s")
-    results: list[Played] = []
-    for number, point in enumerate(choose(list(programs), asked.points, asked.seed)):
-        played = play(programs[point.program], point, folder / f"point-{number:03d}")
-        results.append(played)
-        _say(f"[{number + 1}/{asked.points}] {_line(played)}")
-        for text in played.violations:
-            _say(f"    {text}")
-    Console().print(_table(results))
+    stopped = _stop(programs, asked, folder)
+    try:
+        filled = _fill(programs, asked, folder)
+    except Skipped as reason:
+        filled, skipped["full disks"] = [], str(reason)
+    for table in (_table(stopped), _disk_table(filled)):
+        if table.row_count:
+            Console(width=110).print(table)
     for name, reason in skipped.items():
         sys.stdout.write(f"not soaked: {name}: {reason}\n")
-    broken = sum(bool(played.violations) for played in results)
-    sys.stdout.write(f"{len(results)} points, {broken} violated, seed {asked.seed}\n")
+    broken = sum(bool(played.violations) for played in [*stopped, *filled])
+    count = f"{len(stopped)} kill points and {len(filled)} full disks"
+    sys.stdout.write(f"{count}, {broken} violated, seed {asked.seed}\n")
     if broken:
         sys.stdout.write(f"the places of violated points are kept in {folder}\n")
+    else:
+        shutil.rmtree(folder)
     return 1 if broken else 0
+
+
+def _stop(programs: dict[str, Clean], asked: argparse.Namespace, folder: Path) -> list[Played]:
+    results = []
+    points = choose(list(programs), asked.points if programs else 0, asked.seed)
+    for number, point in enumerate(points, start=1):
+        played = play(programs[point.program], point, folder / f"point-{number:03d}")
+        results.append(played)
+        _say(f"[{number}/{asked.points}] {_line(played)}", played.violations)
+    return results
+
+
+def _fill(programs: dict[str, Clean], asked: argparse.Namespace, folder: Path) -> list[Filled]:
+    """Each program on as many disks as it has a share of, every disk another size."""
+    results = []
+    for name, clean in programs.items():
+        for fraction in fractions(-(-asked.disks // len(programs)), asked.seed) if asked.disks else ():
+            filled = play_full(clean, fraction, folder / f"disk-{len(results):03d}")
+            results.append(filled)
+            _say(f"disk: {name}, {filled.free} bytes free: exit {filled.code}", filled.violations)
+            if filled.code != clean.code:
+                _say(f"    said: {' '.join(filled.told.split())[:300]}")
+    return results
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--points", type=int, default=64, help="how many, over all programs (64)")
+    parser.add_argument("--disks", type=int, default=24, help="how many full disks, over all programs (24)")
     parser.add_argument("--seed", type=int, default=20261130)
     parser.add_argument("--program", action="append", choices=NAMES, help="may be repeated; all by default")
     return parser
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
+def _say(text: str, violations: list[str] | None = None) -> None:
+    sys.stderr.write("\n    ".join([text, *(violations or ())]) + "\n")
     sys.stderr.flush()
 
 
@@ -77,6 +106,18 @@ def _table(results: list[Played]) -> Table:
             f"{sum(not p.rerun for p in group)}/{len(group)}",
             f"{max(p.gone_after_s for p in group):.1f} s",
         )
+    return table
+
+
+def _disk_table(results: list[Filled]) -> Table:
+    table = Table(title="the disk was full, then there was space and it was run again")
+    for column in ("program", "disks", "refused in a sentence", "not judged", "had enough", "violated"):
+        table.add_column(column, justify="left" if column == "program" else "right")
+    for name in dict.fromkeys(filled.program for filled in results):
+        group = [filled for filled in results if filled.program == name]
+        codes = [filled.code for filled in group]
+        broken = sum(bool(filled.violations) for filled in group)
+        table.add_row(name, *map(str, (len(group), codes.count(3), codes.count(2), codes.count(0), broken)))
     return table
 
 

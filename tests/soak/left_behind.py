@@ -52,15 +52,15 @@ def facts(place: Place) -> Facts:
 
 
 def nameless(path: Path, below: Path) -> str:
-    """A path without the numbers of ids."""
-    return re.sub(r"-\d{4,}", "-N", str(path.relative_to(below)))
+    """A path without the numbers of ids and processes."""
+    return re.sub(r"-\d{4,}|\.\d+\.[0-9a-f]{8}(?=\.part)", "-N", str(path.relative_to(below)))
 
 
 def tree(place: Place) -> set[str]:
     """Every path of a place that a program made, without compiled Python (an import writes it or not)."""
     roots = (place.home, place.cache, place.temporary)
     return {
-        nameless(path, place.folder)
+        nameless(path, place.folder / place.disk)
         for root in roots
         for path in root.rglob("*")
         if "__pycache__" not in path.parts
@@ -147,7 +147,7 @@ def finished(place: Place) -> dict[str, str]:
     """Digest of each thing that is made once and used again: example releases and environments."""
     made = {path for path in place.home.glob("example/*") if re.fullmatch(r"[0-9a-f]{12}", path.name)}
     made |= {path.parent for path in place.cache.glob("plumbline/environments/*/complete.json")}
-    return {nameless(path, place.folder): _contents(path) for path in made}
+    return {nameless(path, place.folder / place.disk): _contents(path) for path in made}
 
 
 def _contents(folder: Path) -> str:

@@ -35,6 +35,7 @@ class Clean:
     facts: Facts
     tree: frozenset[str]
     finished: dict[str, str]
+    size: int
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,10 @@ def choose(programs: Sequence[str], count: int, seed: int) -> Iterator[Point]:
         yield Point(name, SIGNALS[number % len(SIGNALS)], moments.uniform(0.02, 1.0))
 
 
-def rehearse(program: Program, folder: Path) -> Clean:
-    """Run it clean, once to warm the disk and once that counts."""
+def rehearse(program: Program, folder: Path, *, warm: bool = True) -> Clean:
+    """Run it clean: once, after a run that warms the disk."""
     deliver_signals()
-    for name in ("first", "clean"):
+    for name in ("first", "clean") if warm else ("clean",):
         place = Place(folder / name)
         program.prepare(place)
         started = time.monotonic()
@@ -94,6 +95,7 @@ def rehearse(program: Program, folder: Path) -> Clean:
         left_behind.facts(place),
         frozenset(left_behind.tree(place)),
         left_behind.finished(place),
+        sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink()),
     )
     shutil.rmtree(folder)
     return clean
@@ -134,7 +136,7 @@ def _played(clean: Clean, point: Point, folder: Path) -> Played:
     played.gone_after_s, left = wait_until_gone(folder, known, process.pid, GRACE_S)
     played.survivors = [f"process {one.pid} survived: {one.command[:150]}" for one in left]
     _judge_stopped(clean, place, played)
-    _judge_rerun(clean, place, played)
+    played.rerun = judge_rerun(clean, place)
     if not played.violations:
         shutil.rmtree(folder)
     return played
@@ -157,27 +159,30 @@ def _judge_stopped(clean: Clean, place: Place, played: Played) -> None:
     played.half_written = found
 
 
-def _judge_rerun(clean: Clean, place: Place, played: Played) -> None:
+def judge_rerun(clean: Clean, place: Place) -> list[str]:
     """The same command again: the clean outcome, new ids, nothing of the stopped one left."""
     before, known = left_behind.facts(place), left_behind.ids(place)
     code = clean.program.finish(clean.program.start(place), place)
-    after = left_behind.facts(place)
+    after, found = left_behind.facts(place), []
     if code != clean.code:
-        said = (place.folder / "err").read_text(errors="replace").strip()[-200:]
-        played.rerun.append(f"exit code {code} where a clean run has {clean.code}: {said}")
-    for name in ("verdicts", "runs"):
-        had, has, wanted = (list(getattr(one, name)) for one in (before, after, clean.facts))
-        base = list(getattr(before, name))
-        if clean.program.seed is None and sorted(has) != sorted(base + wanted):
-            played.rerun.append(
-                f"{name}: {len(had)} before, {len(has)} after, a clean run adds {len(wanted)}"
-            )
-    if after.reports != clean.facts.reports and clean.program.name != "onboard":
-        played.rerun.append(f"reports: {after.reports} where a clean run writes {clean.facts.reports}")
+        found.append(f"exit code {code} where a clean run has {clean.code}: {said(place)}")
+    if clean.program.seed is None:
+        found += _not_added("verdicts", before.verdicts, after.verdicts, clean.facts.verdicts)
+        found += _not_added("runs", before.runs, after.runs, clean.facts.runs)
+    if not set(clean.facts.reports) <= set(after.reports):
+        found.append(f"reports: {after.reports} where a clean run writes {clean.facts.reports}")
     if reused := _reused(place, known):
-        played.rerun.append(f"ids given twice: {', '.join(reused)}")
-    played.rerun += left_behind.half_written(place, clean.finished)
-    played.rerun += left_behind.unfinished_runs(place) + _extra(clean, place)
+        found.append(f"ids given twice: {', '.join(reused)}")
+    found += left_behind.half_written(place, clean.finished) + left_behind.unfinished_runs(place)
+    return found + _extra(clean, place)
+
+
+def _not_added(
+    what: str, before: Sequence[str], after: Sequence[str], wanted: Sequence[str]
+) -> Iterator[str]:
+    """What a rerun stored is what a clean run stores."""
+    if sorted(after) != sorted([*before, *wanted]):
+        yield f"{what}: {len(before)} before, {len(after)} after, a clean run adds {len(wanted)}"
 
 
 def _extra(clean: Clean, place: Place) -> list[str]:

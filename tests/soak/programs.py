@@ -27,21 +27,25 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """A point's own folder: workspace, working folder, temporary files, caches."""
+    """A point's own folder: workspace, working folder, temporary files, caches.
+
+    ``disk`` is a folder below it that holds all but the program's output, where that disk is to fill.
+    """
 
     folder: Path
+    disk: str = "."
 
     @property
     def home(self) -> Path:
-        return self.folder / "home"
+        return self.folder / self.disk / "home"
 
     @property
     def cache(self) -> Path:
-        return self.folder / "cache"
+        return self.folder / self.disk / "cache"
 
     @property
     def temporary(self) -> Path:
-        return self.folder / "tmp"
+        return self.folder / self.disk / "tmp"
 
     def make(self) -> "Place":
         for path in (self.folder, self.temporary, self.cache):
@@ -58,6 +62,7 @@ class Program:
     variables: dict[str, str] = field(default_factory=dict)
     own_cache: bool = False
     seed: Path | None = None
+    launcher: Path = LAUNCHER
     messages: tuple[str, ...] = ()
 
     def prepare(self, place: Place) -> None:
@@ -72,7 +77,7 @@ class Program:
         kept = own if self.own_cache else {"TMPDIR": own["TMPDIR"]} | _cache_variable()
         with (place.folder / "out").open("wb") as out, (place.folder / "err").open("wb") as err:
             process = subprocess.Popen(
-                [LAUNCHER, *self.arguments],
+                [self.launcher, *self.arguments],
                 cwd=place.folder,
                 env=environment(place.home, **kept, **self.variables),
                 stdin=subprocess.PIPE if self.messages else subprocess.DEVNULL,
