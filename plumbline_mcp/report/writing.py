@@ -39,7 +39,8 @@ def write_report(stored: Sequence[StoredVerdict], folder: Path) -> ReportFiles:
         _write(pages)
     except OSError as error:
         raise PlumblineError(
-            f"cannot write the report into {folder}: {error.strerror}", "name another folder with --output"
+            f"cannot write the report into {folder}: {error.strerror}",
+            "free space there, or name another folder with --output",
         ) from error
     return files
 

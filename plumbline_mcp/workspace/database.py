@@ -19,6 +19,7 @@ migrations = Migrations("plumbline")
 
 _KNOWN_ERRORS = {
     "SQLITE_FULL": ("there is no space left", "free space and repeat; nothing was half written"),
+    "SQLITE_IOERR_SHMSIZE": ("there is no space left", "free space and repeat; nothing was half written"),
     "SQLITE_IOERR_WRITE": ("it cannot be written", "check disk space and file size limits, then repeat"),
     "SQLITE_IOERR_FSYNC": ("it cannot be written", "check disk space and the disk, then repeat"),
     "SQLITE_BUSY": (f"another process has been writing for {BUSY_TIMEOUT_S} s", "wait for it and repeat"),

@@ -64,8 +64,8 @@ def _fill(programs: dict[str, Clean], asked: argparse.Namespace, folder: Path) -
             filled = play_full(clean, fraction, folder / f"disk-{len(results):03d}")
             results.append(filled)
             _say(f"disk: {name}, {filled.free} bytes free: exit {filled.code}", filled.violations)
-            if filled.code != clean.code:
-                _say(f"    said: {' '.join(filled.told.split())[:300]}")
+            if not filled.enough:
+                _say(f"    said: {' '.join(filled.told.split())[-300:]}")
     return results
 
 
@@ -111,13 +111,13 @@ def _table(results: list[Played]) -> Table:
 
 def _disk_table(results: list[Filled]) -> Table:
     table = Table(title="the disk was full, then there was space and it was run again")
-    for column in ("program", "disks", "refused in a sentence", "not judged", "had enough", "violated"):
+    for column in ("program", "disks", "refused, saying why", "had enough", "violated"):
         table.add_column(column, justify="left" if column == "program" else "right")
     for name in dict.fromkeys(filled.program for filled in results):
         group = [filled for filled in results if filled.program == name]
-        codes = [filled.code for filled in group]
+        enough = sum(filled.enough for filled in group)
         broken = sum(bool(filled.violations) for filled in group)
-        table.add_row(name, *map(str, (len(group), codes.count(3), codes.count(2), codes.count(0), broken)))
+        table.add_row(name, *map(str, (len(group), len(group) - enough - broken, enough, broken)))
     return table
 
 

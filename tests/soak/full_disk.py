@@ -25,6 +25,7 @@ class Filled:
     free: int
     code: int = 0
     told: str = ""
+    enough: bool = False
     violations: list[str] = field(default_factory=list)
 
 
@@ -58,8 +59,8 @@ def play_full(clean: Clean, fraction: float, folder: Path) -> Filled:
         _pad(padding, disk, free)
         filled.code = clean.program.finish(clean.program.start(place), place)
         filled.told = said(place)
-        filled.violations = _judge(clean, place, filled)
         padding.unlink()
+        filled.violations = _judge(clean, place, filled)
         filled.violations += left_behind.half_written(place, clean.finished) + left_behind.doctor(place)
         filled.violations += judge_rerun(clean, place)
     return filled
@@ -77,17 +78,24 @@ def _pad(padding: Path, disk: Path, free: int) -> None:
 
 
 def _judge(clean: Clean, place: Place, filled: Filled) -> list[str]:
-    """A sentence with a next step and exit code 3, an honest verdict, or the clean outcome."""
-    if filled.code == clean.code:
-        return []
+    """A sentence that names the space and a next step, an honest verdict, or all that a clean run leaves."""
+    with_free = f"with {filled.free} bytes free, exit code {filled.code}: {filled.told or 'nothing said'}"
     if "Traceback" in filled.told or "crashed" in filled.told:
-        return [f"with {filled.free} bytes free: {filled.told}"]
+        return [with_free]
+    if filled.code == clean.code and left_behind.facts(place) == clean.facts:
+        filled.enough = True
+        return []
+    return [] if _refused(place, filled, clean) else [with_free]
+
+
+def _refused(place: Place, filled: Filled, clean: Clean) -> bool:
     try:
-        answer = json.loads((place.folder / "out").read_text())
-    except ValueError:
-        return [f"with {filled.free} bytes free, exit code {filled.code}: {filled.told or 'nothing said'}"]
-    if filled.code == 3 and answer.get("error") and answer.get("next_step"):
-        return []
-    if filled.code == 2 and ("outcome" in answer or "exits" in answer):
-        return []
-    return [f"with {filled.free} bytes free, exit code {filled.code}: {filled.told}"]
+        answers = (place.folder / "out").read_text()
+        answer = json.loads(answers.splitlines()[-1] if clean.program.messages else answers)
+    except (ValueError, IndexError):
+        return False
+    if clean.program.messages:  # a server tells its caller, and goes on
+        return bool(answer["result"]["isError"]) and "space" in json.dumps(answer)
+    if filled.code == 3:
+        return "space" in f"{answer.get('error')} {answer.get('next_step')}" and bool(answer.get("next_step"))
+    return filled.code == 2 and ("outcome" in answer or "exits" in answer)
