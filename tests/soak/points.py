@@ -95,7 +95,11 @@ def rehearse(program: Program, folder: Path, *, warm: bool = True) -> Clean:
         left_behind.facts(place),
         frozenset(left_behind.tree(place)),
         left_behind.finished(place),
-        sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink()),
+        sum(
+            path.stat().st_size
+            for path in place.folder.rglob("*")
+            if path.is_file() and not path.is_symlink()
+        ),
     )
     shutil.rmtree(folder)
     return clean

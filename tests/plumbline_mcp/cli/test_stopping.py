@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from plumbline_mcp.cli.stopping import Stopping
+from plumbline_mcp.workspace import RunState, Workspace
+from tests.plumbline_mcp.engines.small_pack import write_pack
 from tests.soak.processes import deliver_signals, descendants, wait_until_gone
 from tests.soak.programs import Inputs, Place, Program
 
@@ -59,6 +62,35 @@ def test_pip_ends_with_the_program(hanging: Program, tmp_path: Path, number: str
         assert said["exit_code"] == code
         assert said["error"] == "stopped; nothing half-written"
         assert not list(place.cache.glob("plumbline/environments/*/complete.json"))
+
+
+WAITING = """
+import os, pathlib, time
+pathlib.Path(output, "pid").write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [("TERM", 143), ("HUP", 129)])
+def test_a_job_ends_with_the_program_and_its_run_is_removed(tmp_path: Path, number: str, code: int) -> None:
+    deliver_signals()
+    (tmp_path / "model").mkdir()
+    pack, model = write_pack(tmp_path / "pack", WAITING), tmp_path / "model"
+    options = ("--framework", str(pack), "--python", sys.executable, "--model", str(model))
+    program, place = Program("run", ("run", "export", *options)), Place(tmp_path / "place")
+    program.prepare(place)
+    process = program.start(place)
+    until = time.monotonic() + 60
+    while not (place.home / "runs/export-0001/output/pid").is_file() and time.monotonic() < until:
+        time.sleep(0.05)
+    known = descendants(process.pid)
+    process.send_signal(signal.Signals[f"SIG{number}"])
+    assert process.wait(30) == code
+    assert len(known) >= 2  # supervisor and job
+    assert wait_until_gone(place.folder, known, process.pid, 0.5)[1] == []
+    workspace = Workspace.open(place.home)
+    assert [run.state for run in workspace.runs_list()] == [RunState.REMOVED]
+    assert list(workspace.runs.iterdir()) == []
 
 
 def test_a_signal_that_was_ignored_at_the_start_stays_ignored() -> None:
