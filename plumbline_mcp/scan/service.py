@@ -73,14 +73,19 @@ def _resolved(workspace: Workspace, path: Path) -> Path:
 
 
 def _unsealed(workspace: Workspace, check: Check[Any, Any], arguments: Inputs) -> Verdict | None:
-    """An inconclusive verdict when a run's manifest is no longer the one whose digest was logged."""
+    """An inconclusive verdict when a run's manifest is not the one whose digest was logged at sealing.
+
+    A program that is killed after it wrote the manifest and before it logged the digest leaves a folder that
+    looks sealed; nothing vouches for it.
+    """
     for _, path in arguments:
         if not (isinstance(path, Path) and path.parent == workspace.runs and is_run_folder(path)):
             continue
         logged = workspace.run(path.name).manifest_sha256
         manifest = path / "manifest.json"
-        if logged and manifest.is_file() and sha256_file(manifest)[0] != logged:
-            reason = f"run {path.name}: manifest.json is not the sealed one ({logged[:12]} was logged)"
+        if manifest.is_file() and sha256_file(manifest)[0] != logged:
+            known = f"{logged[:12]} was logged" if logged else "none was logged: it was stopped while sealing"
+            reason = f"run {path.name}: manifest.json is not the sealed one ({known})"
             return _stopped(check, arguments, reason, "rerun the procedure; a changed record is never judged")
     return None
 

@@ -1,0 +1,66 @@
+"""Only a run whose manifest is the one that was logged at sealing is judged."""
+
+from pathlib import Path
+
+import anyio
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from checks.verdict import Outcome, Verdict
+from plumbline_mcp.engines import foreground
+from plumbline_mcp.scan.service import run_check
+from plumbline_mcp.workspace import Workspace
+from tests.checks import tiny_release
+from tests.plumbline_mcp.engines.small_pack import launch
+from tests.plumbline_mcp.engines.test_foreground import PYTHON
+
+
+def release(folder: Path) -> Path:
+    made = tiny_release.write_release(folder / "release")
+    (made / "config.json").write_text("{}")
+    save_file({"w": np.arange(4, dtype=np.float32)}, made / "model.safetensors")
+    return made
+
+
+def exported(workspace: Workspace, folder: Path) -> None:
+    body = f"import shutil\nshutil.copytree({str(release(folder))!r}, output, dirs_exist_ok=True)"
+    anyio.run(foreground.run, workspace, launch(folder, PYTHON, body))
+
+
+def judged(workspace: Workspace, folder: Path) -> Verdict:
+    inputs = {"original": str(folder / "release"), "export": "export-0001", "framework": str(folder / "pack")}
+    return anyio.run(run_check, workspace, "export", inputs)
+
+
+def test_a_sealed_run_is_judged(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    exported(workspace, tmp_path)
+    verdict = judged(workspace, tmp_path)
+    values = next(part for part in verdict.parts if part.name == "values")
+    assert values.outcome is Outcome.PASS
+    assert "manifest" not in verdict.reason
+
+
+def test_a_run_that_was_killed_between_writing_and_logging_its_manifest_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    with monkeypatch.context() as patched:
+        patched.setattr(Workspace, "seal_run", lambda *_: None)  # killed here
+        exported(workspace, tmp_path)
+    verdict = judged(workspace, tmp_path)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "none was logged" in verdict.reason
+    assert "rerun the procedure" in verdict.next_step
+    assert foreground.sweep(workspace) == ["export-0001"]
+
+
+def test_a_run_with_another_manifest_than_the_logged_one_is_not_judged(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    exported(workspace, tmp_path)
+    manifest = workspace.runs / "export-0001" / "manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
+    verdict = judged(workspace, tmp_path)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "was logged" in verdict.reason
