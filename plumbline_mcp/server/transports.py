@@ -4,6 +4,7 @@ import gc
 import hmac
 import json
 import secrets
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -35,7 +36,13 @@ class OneToken:
 
 
 def stdio(home: Path | None) -> None:
-    """Serve one client on standard input and output until it closes them; turns garbage collection on."""
+    """Serve one client on standard input and output until it closes them; turns garbage collection on.
+
+    Ctrl-C ends it at once: a thread that waits for input would hold a slower end up for ever. What it started
+    ends with it, and what it stores is stored whole.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     server = build(home)
     gc.freeze()
     gc.enable()

@@ -3,6 +3,7 @@
 import random
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ GRACE_S = 10.0
 """A job has 2 s for itself and 3 s after SIGTERM before its supervisor kills it; the rest is for a busy
 machine.
 """
+END_S = 40.0
+"""How long a program may take to end: a supervisor's two graces, on a busy machine."""
 EARLIER = 4
 """How often a point is played again, earlier each time: a clean run may take longer when others run too."""
 SIGNALS = ("KILL", "INT", "KILL", "TERM", "KILL", "HUP")
@@ -134,11 +137,16 @@ def _played(clean: Clean, point: Point, folder: Path) -> Played:
         shutil.rmtree(folder)
         return played
     process.send_signal(signal.Signals[f"SIG{point.signal}"])
-    played.code = process.wait(timeout=60)
+    try:
+        played.code = process.wait(timeout=END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        played.survivors = [f"the program went on for {END_S:g} s after SIG{point.signal}"]
+        played.code = process.wait()
     if process.stdin is not None:
         process.stdin.close()
     played.gone_after_s, left = wait_until_gone(folder, known, process.pid, GRACE_S)
-    played.survivors = [f"process {one.pid} survived: {one.command[:150]}" for one in left]
+    played.survivors += [f"process {one.pid} survived: {one.command[:150]}" for one in left]
     _judge_stopped(clean, place, played)
     played.rerun = judge_rerun(clean, place)
     if not played.violations:

@@ -93,6 +93,25 @@ def test_a_job_ends_with_the_program_and_its_run_is_removed(tmp_path: Path, numb
     assert list(workspace.runs.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", ["INT", "TERM", "HUP"])
+def test_a_server_ends_at_once_while_its_client_keeps_the_pipe_open(tmp_path: Path, number: str) -> None:
+    deliver_signals()
+    program, place = Inputs(tmp_path / "inputs").program("serve"), Place(tmp_path / "place")
+    program.prepare(place)
+    process = program.start(place)
+    until = time.monotonic() + 60
+    while not any("plumbline_mcp.worker" in one.command for one in descendants(process.pid)):
+        assert time.monotonic() < until
+    known = descendants(process.pid)
+    process.send_signal(signal.Signals[f"SIG{number}"])
+    try:
+        assert process.wait(10) == -signal.Signals[f"SIG{number}"]
+    finally:
+        process.kill()
+    assert wait_until_gone(place.folder, known, process.pid, 5.0)[1] == []
+    assert "Traceback" not in (place.folder / "err").read_text()
+
+
 def test_a_signal_that_was_ignored_at_the_start_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
