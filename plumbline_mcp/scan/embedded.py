@@ -4,6 +4,7 @@ A scan plays a fault entry; the clean one is an entry that plants nothing. The c
 files, never the entry.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -245,19 +246,21 @@ class _Scan:
 
 
 async def _build_release(folder: Path, spec: dict[str, Any], report: Progress) -> Made:
-    """Build beside the place and rename, so that a stopped build leaves nothing half-written there."""
+    """Build beside the place and rename: a stopped build leaves nothing half-written or half-removed."""
     sweep_temporaries(folder.parent)
-    temporary = temporary_beside(folder)
+    temporary, old = temporary_beside(folder), temporary_beside(folder)
     made = Made(folder / "release", folder / "workload.jsonl")
     payload = {"model": str(temporary / "release"), "workload": str(temporary / "workload.jsonl"), **spec}
     try:
         await workers.call(
             "plumbline_mcp.scan.example_release:build", payload, progress=report, timeout_s=_JOB_LIMIT_S
         )
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(old)
         temporary.rename(folder)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for path in (temporary, old):
+            shutil.rmtree(path, ignore_errors=True)
     return made
 
 

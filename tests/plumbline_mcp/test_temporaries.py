@@ -69,3 +69,7 @@ def test_a_scan_sweeps_what_a_killed_scan_left_of_its_release(tmp_path: Path, de
     made = anyio.run(embedded._build_release, folder, spec, lambda *_: None)
     assert made.workload.is_file()
     assert list(folder.parent.iterdir()) == [folder]
+    (folder / "release" / "stray").write_text("of another build")
+    anyio.run(embedded._build_release, folder, spec, lambda *_: None)
+    assert list(folder.parent.iterdir()) == [folder]
+    assert not (folder / "release" / "stray").exists()

@@ -52,7 +52,7 @@ def test_pip_ends_with_the_program(hanging: Program, tmp_path: Path, number: str
         known = descendants(process.pid)
         assert len(known) >= 3  # worker, pip, and pip inside the environment
         process.send_signal(signal.Signals[f"SIG{number}"])
-        assert process.wait(10) == code
+        assert process.wait(30) == code
     finally:
         process.kill()
     took, left = wait_until_gone(place.folder, known, process.pid, 5.0)
