@@ -187,14 +187,26 @@ def _judged(
     check: Check[InputsT, CaseT], context: Context, parts: list[Part], injected: tuple[Injection, ...]
 ) -> Verdict:
     outcome = combine(part.outcome for part in parts if part.applicable)
-    missed = [injection.fault for injection in injected if injection.result is Caught.MISSED]
-    if missed and outcome in (Outcome.PASS, Outcome.NOT_EVALUATED):
-        reason = f"the judge did not catch the injected fault(s): {', '.join(missed)}"
-        verdict = _stated(check, context, Outcome.INCONCLUSIVE, reason, "report this with the input as a bug")
+    unproven = _unproven(outcome, injected)
+    if unproven:
+        verdict = _stated(check, context, Outcome.INCONCLUSIVE, *unproven)
     else:
         worst = next((part for part in parts if part.applicable and part.outcome is outcome), None)
         verdict = _stated(check, context, outcome, _reason(worst, parts), _next_step(worst))
     return verdict.model_copy(update={"parts": tuple(parts), "injected": injected})
+
+
+def _unproven(outcome: Outcome, injected: tuple[Injection, ...]) -> tuple[str, str] | None:
+    """Reason and next step when the injected faults do not show that the judge would have seen a fault."""
+    missed = [injection.fault for injection in injected if injection.result is Caught.MISSED]
+    if missed and outcome in (Outcome.PASS, Outcome.NOT_EVALUATED):
+        reason = f"the judge did not catch the injected fault(s): {', '.join(missed)}"
+        return reason, "report this with the input as a bug"
+    if outcome is Outcome.PASS and all(injection.result is Caught.NOT_APPLICABLE for injection in injected):
+        return "no injected fault applies to this input, so nothing shows that a fault would be seen", (
+            "judge a larger input"
+        )
+    return None
 
 
 def _reason(worst: Part | None, parts: list[Part]) -> str:

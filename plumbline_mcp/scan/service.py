@@ -8,10 +8,11 @@ from pydantic import ValidationError
 
 import checks
 from checks.check import Check, Inputs, Progress
-from checks.records.runs import is_run_folder, sha256_file
+from checks.records.runs import is_run_folder
 from checks.verdict import Outcome, Verdict
 from plumbline_mcp import workers
 from plumbline_mcp.errors import UsageError, WorkerCrashed, WorkerTimedOut
+from plumbline_mcp.scan.seals import broken_seal, run_of
 from plumbline_mcp.version import system_version
 from plumbline_mcp.workspace import Workspace
 
@@ -46,7 +47,7 @@ async def run_check(
     arguments = parse_inputs(workspace, check, inputs)
     verdict = _unsealed(workspace, check, arguments)
     if verdict is None:
-        verdict = await _judged(check, arguments, progress, timeout_s)
+        verdict = _vouched(workspace, arguments, await _judged(check, arguments, progress, timeout_s))
     return workspace.add_verdict(verdict, arguments.model_dump(mode="json", exclude_none=True))
 
 
@@ -66,28 +67,33 @@ def parse_inputs(workspace: Workspace, check: Check[Any, Any], inputs: dict[str,
 
 
 def _resolved(workspace: Workspace, path: Path) -> Path:
-    expanded = path.expanduser()
-    if len(path.parts) == 1 and not expanded.exists() and is_run_folder(workspace.runs / path):
+    """A run id of this workspace before a file of that name: `./name` names the file."""
+    if str(path) == path.name and is_run_folder(workspace.runs / path):
         return workspace.runs / path
-    return expanded.absolute()
+    return path.expanduser().absolute()
+
+
+def _run_folders(arguments: Inputs) -> list[Path]:
+    return [value for _, value in arguments if isinstance(value, Path) and is_run_folder(value)]
 
 
 def _unsealed(workspace: Workspace, check: Check[Any, Any], arguments: Inputs) -> Verdict | None:
-    """An inconclusive verdict when a run's manifest is not the one whose digest was logged at sealing.
-
-    A program that is killed after it wrote the manifest and before it logged the digest leaves a folder that
-    looks sealed; nothing vouches for it.
-    """
-    for _, path in arguments:
-        if not (isinstance(path, Path) and path.parent == workspace.runs and is_run_folder(path)):
-            continue
-        logged = workspace.run(path.name).manifest_sha256
-        manifest = path / "manifest.json"
-        if manifest.is_file() and sha256_file(manifest)[0] != logged:
-            known = f"{logged[:12]} was logged" if logged else "none was logged: it was stopped while sealing"
-            reason = f"run {path.name}: manifest.json is not the sealed one ({known})"
+    """An inconclusive verdict when a run's manifest is not the one whose digest was logged at sealing."""
+    for path in _run_folders(arguments):
+        if reason := broken_seal(workspace, path):
             return _stopped(check, arguments, reason, "rerun the procedure; a changed record is never judged")
     return None
+
+
+def _vouched(workspace: Workspace, arguments: Inputs, verdict: Verdict) -> Verdict:
+    """Say so when a run folder was sealed elsewhere: nothing here vouches for its manifest."""
+    foreign = [path for path in _run_folders(arguments) if run_of(workspace, path) is None]
+    if not foreign:
+        return verdict
+    notes = tuple(
+        f"{path} is no run of this workspace: only its own manifest vouches for it" for path in foreign
+    )
+    return verdict.model_copy(update={"run_id": None, "stand_ins": (*verdict.stand_ins, *notes)})
 
 
 async def _judged(

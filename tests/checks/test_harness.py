@@ -161,3 +161,13 @@ def test_discovery_finds_a_check_in_every_module_that_defines_one() -> None:
         path.stem for path in Path(checks.__file__).parent.glob("*.py") if "\nCHECK" in path.read_text()
     }
     assert set(checks.discover()) == modules
+
+
+def test_a_pass_that_no_injected_fault_backs_is_inconclusive() -> None:
+    class Commutes(SumIsEven):
+        faults = (InjectedFault("swapped", "numbers", "odd", _swap),)
+
+    verdict = evaluate(Commutes(), SumInputs(values=(2, 4)))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "no injected fault applies" in verdict.reason
+    assert evaluate(Commutes(), SumInputs(values=(3,))).outcome is Outcome.FAIL

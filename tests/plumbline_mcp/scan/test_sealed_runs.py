@@ -1,5 +1,6 @@
 """Only a run whose manifest is the one that was logged at sealing is judged."""
 
+import shutil
 from pathlib import Path
 
 import anyio
@@ -28,8 +29,8 @@ def exported(workspace: Workspace, folder: Path) -> None:
     anyio.run(foreground.run, workspace, launch(folder, PYTHON, body))
 
 
-def judged(workspace: Workspace, folder: Path) -> Verdict:
-    inputs = {"original": str(folder / "release"), "export": "export-0001", "framework": str(folder / "pack")}
+def judged(workspace: Workspace, folder: Path, export: str = "export-0001") -> Verdict:
+    inputs = {"original": str(folder / "release"), "export": export, "framework": str(folder / "pack")}
     return anyio.run(run_check, workspace, "export", inputs)
 
 
@@ -64,3 +65,36 @@ def test_a_run_with_another_manifest_than_the_logged_one_is_not_judged(tmp_path:
     verdict = judged(workspace, tmp_path)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "was logged" in verdict.reason
+
+
+@pytest.mark.parametrize("spelling", ["detour", "link", "copy"])
+def test_a_resealed_run_is_found_however_its_path_is_spelled(tmp_path: Path, spelling: str) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    exported(workspace, tmp_path)
+    run = workspace.runs / "export-0001"
+    manifest = run / "manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
+    path = workspace.runs / ".." / "runs" / "export-0001"
+    if spelling == "link":
+        path = tmp_path / "link"
+        path.symlink_to(run)
+    elif spelling == "copy":
+        path = shutil.copytree(run, tmp_path / "copy")
+    verdict = judged(workspace, tmp_path, str(path))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "was logged" in verdict.reason
+
+
+def test_a_folder_here_does_not_shadow_a_run_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    exported(workspace, tmp_path)
+    (tmp_path / "cwd" / "export-0001").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "cwd")
+    assert judged(workspace, tmp_path).run_id == "export-0001"
+
+
+def test_a_run_of_another_workspace_is_judged_and_said_to_be_one(tmp_path: Path) -> None:
+    exported(Workspace.open(tmp_path / "theirs"), tmp_path)
+    verdict = judged(Workspace.open(tmp_path / "ours"), tmp_path, str(tmp_path / "theirs/runs/export-0001"))
+    assert verdict.run_id is None
+    assert "only its own manifest vouches" in verdict.stand_ins[-1]
