@@ -11,6 +11,7 @@ from plumbline_mcp.cli.options import ExitCode, Home, Json, Quiet, paragraphs
 if TYPE_CHECKING:
     from checks.records.runs import RunFolder
     from plumbline_mcp.engines.launching import Launch
+    from plumbline_mcp.workspace import Workspace
 
 NAME = "run"
 
@@ -22,35 +23,41 @@ def register(app: typer.Typer) -> None:
     )(run)
 
 
+_Procedure = Annotated[str, typer.Argument(metavar="PROCEDURE", help="rows, or export.")]
+_Model = Annotated[Path, typer.Option(metavar="PATH", help="Folder of the official release.")]
+_Workload = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Conversations, JSONL or JSON (rows needs it).")
+]
+_Template = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Chat template, where it is not the release's own.")
+]
+_Framework = Annotated[
+    str, typer.Option(metavar="NAME", help="Built-in connection pack, or the path of a pack folder.")
+]
+_Python = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH", help="The framework's interpreter; by default the pack's pinned environment is built."
+    ),
+]
+_Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting of the pack, JSON or text; may be repeated."),
+]
+_TimeLimit = Annotated[
+    float | None, typer.Option("--time-limit", min=1, metavar="SECONDS", help="End the job after this long.")
+]
+
+
 def run(
-    procedure: Annotated[str, typer.Argument(metavar="PROCEDURE", help="rows, or export.")],
-    model: Annotated[Path, typer.Option(metavar="PATH", help="Folder of the official release.")],
-    workload: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Conversations, JSONL or JSON (rows needs it).")
-    ] = None,
-    template: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Chat template, where it is not the release's own.")
-    ] = None,
-    framework: Annotated[
-        str, typer.Option(metavar="NAME", help="Built-in connection pack, or the path of a pack folder.")
-    ] = "transformers",
-    python: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="The framework's interpreter; by default the pack's pinned environment is built.",
-        ),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the pack, JSON or text; may be repeated."
-        ),
-    ] = None,
-    time_limit: Annotated[
-        float | None,
-        typer.Option("--time-limit", min=1, metavar="SECONDS", help="End the job after this long."),
-    ] = None,
+    procedure: _Procedure,
+    model: _Model,
+    workload: _Workload = None,
+    template: _Template = None,
+    framework: _Framework = "transformers",
+    python: _Python = None,
+    set_: _Set = None,
+    time_limit: _TimeLimit = None,
     json_output: Json = False,
     quiet: Quiet = False,
     home: Home = None,
@@ -58,17 +65,13 @@ def run(
     """Run a procedure of a connection pack: the framework's own code, in its own environment, no training.
 
     It leaves a sealed run folder that a check judges: `rows` feeds check data, `export` feeds check export.
-    The job is started by you, here; agents cannot start one. Exit code 0 when it ended by
-    itself, 2 otherwise.
+    You start the job, here; agents cannot start one. Exit code 0 when it ended by itself, 2 otherwise.
 
     Example: plumbline run rows --model models/gpt-oss-20b --workload train.jsonl --set shuffle=false
     """
     import anyio
 
-    from plumbline_mcp.cli.progress import shown_progress
-    from plumbline_mcp.cli.screen import print_json
-    from plumbline_mcp.engines.foreground import run as run_foreground
-    from plumbline_mcp.engines.launching import Launch, prepare
+    from plumbline_mcp.engines.launching import Launch
     from plumbline_mcp.workspace import Workspace
 
     inputs = {"model": model, "workload": workload, "template": template}
@@ -81,28 +84,33 @@ def run(
         time_limit_s=time_limit,
         target={"model": model.name},
     )
-    workspace = Workspace.open(home)
+    done = anyio.run(_launched, Workspace.open(home), launch, python is None, quiet)
+    _show(done, launch, json_output)
+    return ExitCode.PASS if all(exit_.clean for exit_ in done.exits()) else ExitCode.COULD_NOT_JUDGE
 
-    async def launched() -> "RunFolder":
-        with shown_progress(f"run {procedure}", quiet) as progress:
-            interpreter = python or await _pack_interpreter(framework, progress)
-            return await run_foreground(
-                workspace, launch.model_copy(update={"interpreter": interpreter}), progress
-            )
+
+async def _launched(workspace: "Workspace", launch: "Launch", build: bool, quiet: bool) -> "RunFolder":
+    """Run the launch, in the pack's own environment when no interpreter was named."""
+    from plumbline_mcp.cli.progress import shown_progress
+    from plumbline_mcp.engines.foreground import run as run_foreground
+    from plumbline_mcp.engines.launching import prepare
 
     prepare(launch, "unnamed")  # a mistake is met before an environment is built for minutes
-    done = anyio.run(launched)
-    if json_output:
-        print_json(
-            {
-                "run_id": done.job.run_id,
-                "folder": str(done.path),
-                "exits": [e.model_dump() for e in done.exits()],
-            }
-        )
+    with shown_progress(f"run {launch.procedure}", quiet) as progress:
+        if build:
+            interpreter = await _pack_interpreter(launch.framework, progress)
+            launch = launch.model_copy(update={"interpreter": interpreter})
+        return await run_foreground(workspace, launch, progress)
+
+
+def _show(done: "RunFolder", launch: "Launch", as_json: bool) -> None:
+    from plumbline_mcp.cli.screen import print_json
+
+    if as_json:
+        exits = [exit_.model_dump() for exit_ in done.exits()]
+        print_json({"run_id": done.job.run_id, "folder": str(done.path), "exits": exits})
     else:
         _print(done, launch)
-    return ExitCode.PASS if all(exit_.clean for exit_ in done.exits()) else ExitCode.COULD_NOT_JUDGE
 
 
 async def _pack_interpreter(framework: str, progress: Any) -> Path:

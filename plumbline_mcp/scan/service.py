@@ -60,7 +60,7 @@ def parse_inputs(workspace: Workspace, check: Check[Any, Any], inputs: dict[str,
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(
             f"check {check.name}: {where}: {first['msg']} (got {str(first.get('input'))[:80]!r})",
-            f"plumbline check {check.name} --help",
+            f"see what it takes: plumbline check {check.name} --help, or the schema of check_{check.name}",
         ) from error
     paths = {field: value for field, value in arguments if isinstance(value, Path)}
     return arguments.model_copy(update={field: _resolved(workspace, path) for field, path in paths.items()})
