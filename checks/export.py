@@ -21,7 +21,15 @@ from checks.references.checkpoints.folder import VOCABULARIES, Checkpoint
 from checks.references.checkpoints.header import Unreadable
 from checks.references.checkpoints.merging import Adapter, read_adapter
 from checks.references.checkpoints.naming import Naming, compare_names
-from checks.references.checkpoints.sources import evidence, open_export, open_reference
+from checks.references.checkpoints.sources import (
+    Opened,
+    evidence,
+    open_export,
+    open_reference,
+    refuse_same,
+    refuse_shared_weights,
+    unexpected_files,
+)
 from checks.references.checkpoints.tokenizer_files import compare_chat_templates
 from checks.references.checkpoints.values import (
     ValuesResult,
@@ -29,9 +37,11 @@ from checks.references.checkpoints.values import (
     value_measurements,
     value_problems,
 )
-from checks.references.packs import load_pack
+from checks.references.packs import Pack, load_pack, pack_evidence
 from checks.verdict import Coverage, Evidence, Outcome, Part, Place, Problem
 
+REFERENCE_DISTRIBUTION = "transformers"
+"""The distribution that defaults are read from and the export is loaded with."""
 PARTS = (
     "files",
     "names",
@@ -77,6 +87,7 @@ class ExportCase:
     adapter: Adapter | None = None
     trained: bool = False
     run: RunFolder | None = None
+    pack: Pack | None = None
     whole: bool = True
 
 
@@ -123,24 +134,23 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
         progress(0, None, "reading headers")
         original = open_reference(inputs.original, "original")
         opened = open_export(inputs.export)
-        if opened.checkpoint is not None and opened.checkpoint.path.resolve() == inputs.original.resolve():
-            raise BadInput(f"original and export are the same folder, {inputs.original}", "name two folders")
         framework = inputs.framework or (opened.run.job.framework if opened.run else None)
-        declared = load_pack(framework).declared_exports() if framework else ()
+        pack = load_pack(framework) if framework else None
         adapter = _adapter(inputs.adapter)
         trained = open_reference(inputs.trained, "checkpoint given as --trained") if inputs.trained else None
+        _refuse_same(inputs, opened, trained)
         try:
-            expected = expectation(original, tuple(declared), adapter, trained)
+            expected = expectation(original, pack.declared_exports() if pack else (), adapter, trained)
         except Unreadable as error:
             raise Inconclusive(f"the original cannot be decoded: {error}") from error
-        proof = evidence(original, "release")
-        proof += evidence(opened.checkpoint, "export") if opened.checkpoint else []
-        proof += [
-            item
-            for side, role in ((adapter and adapter.checkpoint, "adapter"), (trained, "trained"))
-            if side
-            for item in evidence(side, role)
-        ]
+        sides = (
+            (original, "release"),
+            (opened.checkpoint, "export"),
+            (adapter and adapter.checkpoint, "adapter"),
+            (trained, "trained"),
+        )
+        proof = [item for side, role in sides if side for item in evidence(side, role)]
+        proof += pack_evidence(pack) if pack else []
         return ExportCase(
             original,
             opened.checkpoint,
@@ -150,23 +160,25 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
             adapter,
             trained is not None,
             opened.run,
+            pack,
         )
 
     def context(self, inputs: ExportInputs, case: ExportCase) -> Context:
         """Both folders, what they were held against, and the digests of the files."""
-        framework = inputs.framework or (case.run.job.framework if case.run else "")
         config = case.original.json("config.json") or {}
         target = {
             "original": str(inputs.original),
             "export": str(inputs.export),
             "model_type": str(config.get("model_type", ""))[:80],
-            "framework": framework,
+            "framework": case.pack.name if case.pack else "",
         }
+        settings = inputs.model_dump(mode="json", exclude_none=True)
+        settings |= {"pack_digest": case.pack.digest} if case.pack else {}
         return Context(
             target={name: value for name, value in target.items() if value},
-            settings=inputs.model_dump(mode="json", exclude_none=True),
+            settings=settings,
             evidence=case.evidence,
-            reference_shares_code=framework == "transformers",
+            reference_shares_code=case.pack is not None and case.pack.is_of(REFERENCE_DISTRIBUTION),
             run_id=case.run.job.run_id if case.run else None,
             confinement=case.run.job.confinement if case.run else "none",
         )
@@ -203,6 +215,16 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
         return replace(case, original=original, expected=expected, export=export, whole=False)
 
 
+def _refuse_same(inputs: ExportInputs, opened: Opened, trained: Checkpoint | None) -> None:
+    """An export held against itself would prove nothing."""
+    sides = {"original": inputs.original, "export": inputs.export, "--trained": inputs.trained}
+    if opened.checkpoint is not None:
+        sides["export"] = opened.checkpoint.path
+    refuse_same({role: folder for role, folder in sides.items() if folder is not None})
+    if trained is not None and opened.checkpoint is not None:
+        refuse_shared_weights(trained, opened.checkpoint, "checkpoint given as --trained")
+
+
 def _adapter(folder: Path | None) -> Adapter | None:
     if folder is None:
         return None
@@ -217,12 +239,11 @@ def _adapter(folder: Path | None) -> Adapter | None:
 
 
 def _files(case: ExportCase) -> Part:
-    count = len(case.export.shards) if case.export else 0
-    notes = case.export.notes if case.export else ()
-    coverage = (
-        None if case.opening or not case.whole else Coverage(judged=count, total=count, unit="weight files")
-    )
-    return part("files", list(case.opening), coverage, notes=notes)
+    if case.export is None or not case.whole:
+        return part("files", list(case.opening))
+    count = len(case.export.shards)
+    problems, notes = unexpected_files(case.original, case.export)
+    return part("files", problems, Coverage(judged=count, total=count, unit="weight files"), notes=notes)
 
 
 def _weights(case: ExportCase, export: Checkpoint, progress: Progress) -> list[Part]:

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar
 
+from packaging.utils import canonicalize_name
 from pydantic import Field, JsonValue, ValidationError
 
 import checks
 from checks.errors import BadInput
-from checks.verdict import Frozen
+from checks.records.runs import file_evidence
+from checks.verdict import Evidence, Frozen
 
 BUILT_IN = Path(checks.__file__).parent.parent / "templates" / "frameworks"
 PACK_FORMAT = 1
@@ -119,6 +121,11 @@ class Pack:
         """The pack's own name."""
         return self.about.name
 
+    def is_of(self, distribution: str) -> bool:
+        """Whether the pack's framework is that distribution, whatever the pack is called."""
+        names = {canonicalize_name(name) for name in self.about.framework.distributions}
+        return canonicalize_name(distribution) in names | {canonicalize_name(self.about.framework.module)}
+
     def procedure_settings(self, procedure: str) -> dict[str, Setting]:
         """The settings that a procedure knows, by name."""
         return {setting.name: setting for setting in self.settings.setting if procedure in setting.procedures}
@@ -166,6 +173,12 @@ def pack_files(folder: Path) -> list[str]:
         if len(found) > _MAX_FILES:
             raise BadInput(f"{folder} holds more than {_MAX_FILES} files", "a pack is a few small files")
     return sorted(found)
+
+
+def pack_evidence(pack: Pack) -> list[Evidence]:
+    """The declarations of a pack as evidence."""
+    names = (name for name in ("pack.toml", "settings.toml") if (pack.folder / name).is_file())
+    return [file_evidence(pack.folder / name, "connection pack") for name in names]
 
 
 Model = TypeVar("Model", bound=Frozen)

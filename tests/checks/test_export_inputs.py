@@ -2,13 +2,16 @@
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from checks.errors import BadInput
+from checks.references.packs import BUILT_IN, load_pack
 from checks.verdict import Outcome
 from tests.checks.export_pairs import codes, edit_json, export_check, part, write_llama
 
@@ -77,11 +80,78 @@ def test_an_original_whose_configuration_is_no_json_decides_nothing(release: Pat
     assert export_check(broken, release).outcome is Outcome.INCONCLUSIVE
 
 
-def test_weight_files_that_no_index_names_are_noted(release: Path, tmp_path: Path) -> None:
+def test_two_arguments_that_are_one_folder_are_a_usage_error(release: Path, tmp_path: Path) -> None:
     export = _copy(release, tmp_path / "x")
-    (export / "consolidated.safetensors").write_bytes(b"whatever")
+    (tmp_path / "link").symlink_to(export, target_is_directory=True)
+    linked = tmp_path / "linked"
+    shutil.copytree(export, linked, copy_function=os.link)
+    for trained, says in (
+        (export, "the same folder"),
+        (tmp_path / "link", "the same folder"),
+        (release / ".." / release.name, "the same folder"),
+        (linked, "the same file"),
+    ):
+        with pytest.raises(BadInput, match=says) as error:
+            export_check(release, export, trained=trained)
+        assert error.value.next_step
+    with pytest.raises(BadInput, match="the same folder"):
+        export_check(export, tmp_path / "link")
+
+
+def test_a_run_and_its_own_output_are_one_folder(release: Path, tmp_path: Path) -> None:
+    run = _run(tmp_path / "run-7", release)
+    with pytest.raises(BadInput, match="the same folder"):
+        export_check(release, run, trained=run / "output")
+
+
+def test_a_weight_file_beside_an_index_is_noted_and_beside_a_single_file_is_a_fault(
+    release: Path, tmp_path: Path
+) -> None:
+    """Serving engines read every safetensors file where no index says which."""
+    export = _copy(release, tmp_path / "single")
+    stray = "model-00001-of-00002.safetensors"
+    shutil.copy(export / "model.safetensors", export / stray)
     verdict = export_check(release, export)
+    assert codes(verdict) == {("files", "file-unexpected")}
+    assert part(verdict, "files").problems[0].place.file == stray
+    assert verdict.next_step
+    assert codes(export_check(export, _copy(export, tmp_path / "as_released"))) == set()
+    names = load_file(export / "model.safetensors")
+    (export / "model.safetensors").rename(export / "consolidated.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, stray)}
+    (export / "model.safetensors.index.json").write_text(json.dumps(index))
+    verdict = export_check(release, export)
+    assert codes(verdict) == set()
     assert "consolidated.safetensors" in part(verdict, "files").notes[0]
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"])
+def test_an_adapter_left_beside_the_weights_is_a_fault(release: Path, tmp_path: Path, name: str) -> None:
+    export = _copy(release, tmp_path / "x")
+    (export / name).write_text('{"peft_type": "LORA"}')
+    verdict = export_check(release, export)
+    assert codes(verdict) == {("files", "file-unexpected")}
+    assert part(verdict, "files").problems[0].place.file == name
+    released = _copy(export, tmp_path / "released")
+    assert codes(export_check(released, export)) == set()
+
+
+def test_the_pack_that_was_followed_is_in_the_verdict(release: Path, tmp_path: Path) -> None:
+    export = _copy(release, tmp_path / "x")
+    pack = shutil.copytree(BUILT_IN / "transformers", tmp_path / "my-pack")
+    for framework in ("transformers", str(pack)):
+        verdict = export_check(release, export, framework=framework)
+        assert verdict.target["framework"] == "transformers"
+        assert verdict.reference_shares_code
+        assert verdict.settings["pack_digest"] == load_pack(framework).digest
+        held = {Path(item.path).name for item in verdict.evidence if item.role == "connection pack"}
+        assert held == {"pack.toml", "settings.toml"}
+    about = pack / "pack.toml"
+    text = about.read_text().replace('distributions = ["transformers"]', 'distributions = ["other"]')
+    about.write_text(text.replace('module = "transformers"', 'module = "other"'))
+    other = export_check(release, export, framework=str(pack))
+    assert not other.reference_shares_code
+    assert other.settings["pack_digest"] != load_pack("transformers").digest
 
 
 def _run(
@@ -137,6 +207,26 @@ def test_a_run_that_was_changed_after_sealing_decides_nothing(release: Path, tmp
     verdict = export_check(release, run)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "changed after sealing" in verdict.reason
+
+
+def test_a_file_that_the_run_did_not_seal_decides_nothing(release: Path, tmp_path: Path) -> None:
+    bare = _copy(release, tmp_path / "bare")
+    (bare / "generation_config.json").unlink()
+    run = _run(tmp_path / "run-8", bare)
+    assert ("generation_config", "file-missing") in codes(export_check(release, run))
+    shutil.copy(release / "generation_config.json", run / "output")
+    verdict = export_check(release, run)
+    assert (verdict.outcome, codes(verdict)) == (Outcome.INCONCLUSIVE, set())
+    assert "output/generation_config.json is not in the manifest" in verdict.reason
+    (run / "output" / "generation_config.json").unlink()
+    (run / "output" / "generation_config.json").symlink_to("config.json")
+    assert "not in the manifest" in export_check(release, run).reason
+
+
+def test_a_link_that_no_reader_uses_hides_nothing(release: Path, tmp_path: Path) -> None:
+    run = _run(tmp_path / "run-9", release)
+    (run / "output" / "latest").symlink_to(".")
+    assert export_check(release, run).outcome is Outcome.PASS
 
 
 def test_a_run_of_another_procedure_is_a_usage_error(release: Path, tmp_path: Path) -> None:

@@ -14,7 +14,17 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _MAX_INDEX = 100_000_000
 _MAX_DOCUMENT = 16 * 2**20
 _MAX_VOCABULARY = 96 * 2**20
-VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "vocab.txt")
+VOCABULARIES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tiktoken.model",
+    "tekken.json",
+    "spiece.model",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+)
+"""Files that hold a vocabulary; the first that a release has is the one that loaders read."""
 DOCUMENTS = (
     "config.json",
     "generation_config.json",
@@ -41,20 +51,26 @@ class Shard:
 class Checkpoint:
     """A release or an export as read from disk, or an overlay of one.
 
-    ``tensors`` by raw name; ``documents`` the bytes of the small files by name relative to the folder.
+    ``tensors`` by raw name; ``documents`` the bytes of the small files by name relative to the folder;
+    ``strays`` the names of safetensors files that hold none of the tensors.
     """
 
     path: Path
     tensors: dict[str, Tensor] = field(repr=False)
     documents: dict[str, bytes] = field(repr=False)
     shards: tuple[Shard, ...] = field(default=(), repr=False)
-    notes: tuple[str, ...] = ()
+    strays: tuple[str, ...] = ()
 
     def json(self, name: str) -> dict[str, Any] | None:
         """A document parsed as a JSON object, None where it is absent. Raises `Unreadable`."""
         if name not in self.documents:
             return None
         return json_object(name, self.documents[name])
+
+    @property
+    def indexed(self) -> bool:
+        """Whether an index says which files hold the weights; else one file of a fixed name does."""
+        return [shard.name for shard in self.shards] != [SINGLE]
 
     @property
     def nbytes(self) -> int:
@@ -78,9 +94,10 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
     `FileNotFoundError` means that the folder holds no safetensors weights at all.
     """
-    names, index, notes = _weight_files(folder)
+    names, index = _weight_files(folder)
     shards = tuple(_shard(folder, name) for name in names)
-    return Checkpoint(folder, _tensors(shards, index), read_documents(folder), shards, notes)
+    strays = tuple(sorted({path.name for path in folder.glob("*.safetensors")} - set(names)))
+    return Checkpoint(folder, _tensors(shards, index), read_documents(folder), shards, strays)
 
 
 def open_weights(folder: Path, name: str) -> Checkpoint:
@@ -143,15 +160,14 @@ def _bounded(path: Path, name: str, limit: int) -> bytes:
         return b"".join(iter(lambda: file.read(limit), b""))
 
 
-def _weight_files(folder: Path) -> tuple[list[str], dict[str, str] | None, tuple[str, ...]]:
+def _weight_files(folder: Path) -> tuple[list[str], dict[str, str] | None]:
     if _exists(folder / SINGLE):
         if _exists(folder / INDEX):
             raise Unreadable(INDEX, f"lies beside {SINGLE}: loaders read one of the two and ignore the other")
-        return [SINGLE], None, _strays(folder, [SINGLE])
+        return [SINGLE], None
     if _exists(folder / INDEX):
         index = _index(folder)
-        names = sorted(set(index.values()))
-        return names, index, _strays(folder, names)
+        return sorted(set(index.values())), index
     others = sorted(
         path.name for path in folder.glob("*.safetensors") if not path.name.startswith("adapter_")
     )
@@ -160,11 +176,6 @@ def _weight_files(folder: Path) -> tuple[list[str], dict[str, str] | None, tuple
             INDEX, f"is missing beside {', '.join(others[:3])}: loaders find no weights without it"
         )
     raise FileNotFoundError(f"{folder} holds no safetensors weights")
-
-
-def _strays(folder: Path, used: list[str]) -> tuple[str, ...]:
-    strays = sorted(path.name for path in folder.glob("*.safetensors") if path.name not in used)
-    return (f"weight files that no index names, not judged: {', '.join(strays[:5])}",) if strays else ()
 
 
 def _index(folder: Path) -> dict[str, str]:

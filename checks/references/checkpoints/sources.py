@@ -2,11 +2,12 @@
 
 import hashlib
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from checks.errors import BadInput, Inconclusive, NotEvaluated
 from checks.records.runs import RunFolder, is_run_folder
-from checks.references.checkpoints.folder import DOCUMENTS, Checkpoint, open_checkpoint
+from checks.references.checkpoints.folder import DOCUMENTS, SINGLE, Checkpoint, open_checkpoint
 from checks.references.checkpoints.header import Unreadable, open_regular
 from checks.references.checkpoints.merging import WEIGHTS
 from checks.rules import FULL_DIGEST_BYTES
@@ -14,6 +15,7 @@ from checks.verdict import DigestOf, Evidence, Place, Problem
 
 _LAST_LINE = 300
 _TAIL = 64 * 1024
+_ADAPTER_SUFFIXES = (".json", ".safetensors", ".bin", ".pt")
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,87 @@ def _open_run(run: RunFolder) -> Opened:
         line = last_line(run, failed.rank)
         message = f"the exporter failed: rank {failed.rank} {how}; its last line of stderr: {line}"
         place = Place(rank=failed.rank, file=f"logs/rank-{failed.rank:05d}.err")
-        return Opened(None, (Problem(code="exporter-failed", message=message, place=place),), run)
+        step = "read the rank's log in the run folder, repair the export and run it again"
+        problem = Problem(code="exporter-failed", message=message, place=place, next_step=step)
+        return Opened(None, (problem,), run)
     for name in run.files(f"{run.job.output}/"):
         run.verified(name)
     opened = _open_folder(run.output) if run.output.is_dir() else _nothing(run.output)
+    _refuse_unsealed(run, opened.checkpoint)
     return Opened(opened.checkpoint, opened.problems, run)
+
+
+def _refuse_unsealed(run: RunFolder, checkpoint: Checkpoint | None) -> None:
+    """Nothing is judged that the run did not leave: no file added later, no link (links are not sealed)."""
+    used = [*checkpoint.documents, *(shard.name for shard in checkpoint.shards)] if checkpoint else []
+    written = (path for path in run.output.rglob("*") if path.is_file() and not path.is_symlink())
+    names = {f"{run.job.output}/{name}" for name in used}
+    names |= {path.relative_to(run.path).as_posix() for path in written}
+    unsealed = sorted(names - set(run.manifest))
+    if unsealed:
+        raise Inconclusive(
+            f"run {run.job.run_id}: {', '.join(unsealed[:3])} is not in the manifest: it was added after"
+            " sealing, or is a link",
+            "rerun the procedure; what the run did not seal is never judged",
+        )
+
+
+def refuse_same(sides: dict[str, Path]) -> None:
+    """Refuse two arguments that are one folder, by whatever path or link. Raises `BadInput`."""
+    for (one, first), (other, second) in combinations(sides.items(), 2):
+        if first.samefile(second):
+            raise BadInput(f"{one} and {other} are the same folder, {second}", "name two folders")
+
+
+def refuse_shared_weights(reference: Checkpoint, export: Checkpoint, role: str) -> None:
+    """Refuse a reference whose weight file is the export's own by a hard link. Raises `BadInput`."""
+    own = {_identity(shard.path): shard.name for shard in reference.shards}
+    shared = next((shard.name for shard in export.shards if _identity(shard.path) in own), None)
+    if shared is not None:
+        raise BadInput(
+            f"{shared} of the export and of the {role} are the same file",
+            "name a checkpoint that was written apart from the export",
+        )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def unexpected_files(original: Checkpoint, export: Checkpoint) -> tuple[list[Problem], list[str]]:
+    """Files in the export that a loader reads beside its weights, and notes on those that none reads.
+
+    An adapter beside a merged model is applied again by every loader that knows PEFT. Beside one
+    ``model.safetensors`` without an index, serving engines read every ``*.safetensors`` of the folder;
+    beside an index they read what it names. What the release has under the same name is no surprise.
+    """
+    here = {path.name for path in export.path.glob("adapter_*") if path.suffix in _ADAPTER_SUFFIXES}
+    there = {path.name for path in original.path.glob("adapter_*")} | set(original.strays)
+    problems = [_adapter_beside(name) for name in sorted(here - there)]
+    strays = [name for name in export.strays if name not in here | there]
+    if export.indexed:
+        notes = [f"not judged, no index names them and loaders follow it: {', '.join(strays[:5])}"]
+        return problems, notes if strays else []
+    return problems + [_stray(name) for name in strays], []
+
+
+def _adapter_beside(name: str) -> Problem:
+    return Problem(
+        code="file-unexpected",
+        message=f"{name} lies beside the weights: loaders that know PEFT apply the adapter to them",
+        place=Place(file=name),
+        next_step="delete the adapter's files from the export, or export the adapter alone",
+    )
+
+
+def _stray(name: str) -> Problem:
+    return Problem(
+        code="file-unexpected",
+        message=f"{name} lies beside {SINGLE} without an index: serving engines load it too",
+        place=Place(file=name),
+        next_step="delete the file if an older export left it, or write an index that names every file",
+    )
 
 
 def last_line(run: RunFolder, rank: int) -> str:
@@ -102,22 +180,29 @@ def _open_folder(folder: Path) -> Opened:
         return _nothing(folder)
     except Unreadable as error:
         code = "file-missing" if "No such file" in error.message else "file-unreadable"
-        problem = Problem(code=code, message=str(error), place=Place(file=error.file))
+        step = (
+            "copy the export again, whole; if the file is missing or broken at its source, export again"
+            if code == "file-missing" or "bytes long" in error.message
+            else "look at how the exporter wrote this file, and export again"
+        )
+        problem = Problem(code=code, message=str(error), place=Place(file=error.file), next_step=step)
         return Opened(None, (problem,))
 
 
 def _nothing(folder: Path) -> Opened:
     if (folder / WEIGHTS).is_file():
         message = "the export holds an adapter alone: it was not merged into the model"
-        return Opened(None, (Problem(code="adapter-unmerged", message=message, place=Place(file=WEIGHTS)),))
+        step = "merge the adapter into the model and export that; then name the adapter as --adapter"
+        place = Place(file=WEIGHTS)
+        return Opened(None, (Problem(code="adapter-unmerged", message=message, place=place, next_step=step),))
     others = [
         path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in sorted(folder.glob(pattern))[:2]
     ]
     held = f"; it holds {', '.join(others)}, which are never unpickled" if others else ""
     message = f"the export holds no safetensors weights{held}"
-    return Opened(
-        None, (Problem(code="nothing-written", message=message, place=Place(file="model.safetensors")),)
-    )
+    step = "name the folder that holds them, or set the exporter to write safetensors"
+    place = Place(file=SINGLE)
+    return Opened(None, (Problem(code="nothing-written", message=message, place=place, next_step=step),))
 
 
 def evidence(checkpoint: Checkpoint, role: str) -> list[Evidence]:
