@@ -5,6 +5,7 @@ cancelled or killed. A run that was in progress when we were killed is swept by 
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -18,7 +19,7 @@ import anyio
 from anyio.abc import Process
 
 from checks.check import Progress, silent
-from checks.records.runs import Job, RunFolder
+from checks.records.runs import Exit, Job, RunFolder, read_json
 from plumbline_mcp.engines.launching import Launch, Prepared, prepare, write_run
 from plumbline_mcp.engines.sealing import MANIFEST, seal
 from plumbline_mcp.engines.supervisor import NOT_GONE
@@ -32,6 +33,8 @@ _END_S = 30
 """How long a cancelled supervisor has: it needs at most two graces of its own."""
 _MAX_PROGRESS = 64 * 1024
 _MAX_MESSAGE = 200
+_LAST_SAID = 2000
+_NO_SPACE = os.strerror(errno.ENOSPC).encode()
 
 
 async def run(workspace: Workspace, launch: Launch, progress: Progress = silent) -> RunFolder:
@@ -93,6 +96,20 @@ async def _supervised(folder: Path, job: Job, lock: int, progress: Progress) -> 
             await _end(process)
     if process.returncode or not (folder / "exit" / "rank-00000.json").is_file():
         raise _lost(job, process.returncode, said)
+    if _ran_out_of_space(folder):  # not the framework's fault: a check would blame it for what the disk did
+        raise _disk_full(job)
+
+
+def _ran_out_of_space(folder: Path) -> bool:
+    """Whether the job failed and the last that it said was that the disk is full."""
+    if Exit.model_validate(read_json(folder / "exit" / "rank-00000.json")).clean:
+        return False
+    with contextlib.suppress(OSError):  # the job may have put anything in its place
+        descriptor = os.open(folder / "logs" / "rank-00000.err", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            file.seek(max(0, os.fstat(descriptor).st_size - _LAST_SAID))
+            return _NO_SPACE in (file.read(_LAST_SAID) or b"")
+    return False
 
 
 async def _end(process: Process) -> None:
@@ -200,11 +217,8 @@ def _removed(workspace: Workspace, run_id: str, error: BaseException) -> None:
 
 def _lost(job: Job, code: int | None, said: bytes) -> BuildError:
     text = said.decode("utf-8", "replace")
-    if "No space left on device" in text:
-        return BuildError(
-            f"run {job.run_id} was removed: the disk was full before it ended",
-            "free space there, or set PLUMBLINE_HOME to a folder with more, then run it again",
-        )
+    if _NO_SPACE in said:
+        return _disk_full(job)
     if code == NOT_GONE:
         return BuildError(
             f"run {job.run_id} was removed: a process of the job could not be ended, so nothing was sealed",
@@ -214,6 +228,13 @@ def _lost(job: Job, code: int | None, said: bytes) -> BuildError:
     return BuildError(
         f"run {job.run_id} left no exit file: its supervisor ended with {code}{': ' if last else ''}{last}",
         "run it again; report it as a bug if it stays",
+    )
+
+
+def _disk_full(job: Job) -> BuildError:
+    return BuildError(
+        f"run {job.run_id} was removed: the disk was full before it ended",
+        "free space there, or set PLUMBLINE_HOME to a folder with more, then run it again",
     )
 
 

@@ -353,3 +353,19 @@ def test_a_supervisor_that_dies_leaves_no_sealed_run(workspace: Workspace, tmp_p
     assert gone(int((tmp_path / "pid").read_text()))
     assert workspace.run("export-0001").state is RunState.LOST
     assert not (workspace.runs / "export-0001").exists()
+
+
+def test_a_job_that_ran_out_of_space_is_no_record(workspace: Workspace, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="the disk was full") as raised:
+        run(
+            workspace,
+            launch(tmp_path, PYTHON, "raise OSError(28, 'No space left on device', 'model.safetensors')"),
+        )
+    assert "free space" in raised.value.next_step
+    assert list(workspace.runs.iterdir()) == []
+    assert workspace.run("export-0001").state is RunState.LOST
+
+
+def test_a_job_that_only_mentions_a_full_disk_is_recorded(workspace: Workspace, tmp_path: Path) -> None:
+    body = "import sys; print('No space left on device', file=sys.stderr)"
+    assert run(workspace, launch(tmp_path, PYTHON, body)).exits()[0].clean
