@@ -314,7 +314,8 @@ def test_the_checkpoint_that_training_ended_with_decides(llama: Path, tmp_path: 
     verdict = export_check(llama, wrong, trained=tmp_path / "trained")
     assert (codes(verdict), places(verdict, "values-differ")) == ({("values", "values-differ")}, {Q})
     cast = edited(export, tmp_path / "cast", _cast)
-    assert codes(export_check(llama, cast, trained=cast)) == {("dtypes", "dtype-differs")}
+    ended = shutil.copytree(cast, tmp_path / "ended")
+    assert codes(export_check(llama, cast, trained=ended)) == {("dtypes", "dtype-differs")}
     lacking = edited(export, tmp_path / "lacking", _drop)
     verdict = export_check(llama, export, trained=lacking)
     assert (verdict.outcome, codes(verdict)) == (Outcome.NOT_EVALUATED, {("values", "reference-missing")})

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from checks.errors import BadInput
 from checks.references.packs import BUILT_IN, load_pack
 from checks.verdict import Outcome
-from tests.checks.export_pairs import codes, edit_json, export_check, part, write_llama
+from tests.checks.export_pairs import Tensors, codes, edit_json, edited, export_check, part, write_llama
 
 
 @pytest.fixture(scope="module")
@@ -232,3 +233,23 @@ def test_a_link_that_no_reader_uses_hides_nothing(release: Path, tmp_path: Path)
 def test_a_run_of_another_procedure_is_a_usage_error(release: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="of the procedure 'rows'"):
         export_check(release, _run(tmp_path / "run-6", release, procedure="rows"))
+
+
+def test_a_release_that_lacks_weights_itself_decides_no_reload(release: Path, tmp_path: Path) -> None:
+    """The reference re-initialises the same weight in both: an export as released, not one that loads."""
+    lost = "model.norm.weight"
+    sides = [edited(release, tmp_path / name, lambda tensors: tensors.pop(lost)) for name in "ab"]
+    verdict = export_check(*sides)
+    reload = part(verdict, "reload")
+    assert (verdict.outcome, reload.outcome) == (Outcome.NOT_EVALUATED, Outcome.NOT_EVALUATED)
+    assert codes(verdict) == {("reload", "release-incomplete")}
+    assert lost in reload.reason
+    assert reload.problems[0].next_step
+    more = edited(release, tmp_path / "more", _add_unused)
+    verdict = export_check(more, _copy(more, tmp_path / "same"))
+    assert verdict.outcome is Outcome.PASS
+    assert "unused.weight" in part(verdict, "reload").notes[0]
+
+
+def _add_unused(tensors: Tensors) -> None:
+    tensors["unused.weight"] = torch.ones(3)

@@ -20,6 +20,11 @@ IGNORED = {
 }
 """Fields without a meaning for the model, with the reason."""
 
+_SETS = ("eos_token_id",)
+"""Fields whose list is a set: generation ends at any of the ids (transformers ``EosTokenCriteria``)."""
+_CONFIG_STEP = "write this field as the release has it, then export again"
+
+_INNER = ("text_config", "vision_config")
 Json = Mapping[str, Any]
 
 
@@ -49,8 +54,36 @@ def compare_config(
         result.notes.append(
             "the adapter makes head and embedding differ, so tie_word_embeddings has to be false"
         )
+    result.problems.extend(_contradictions(original, export, "config.json"))
     _compare(result, left, right, "config.json", _model_meaning)
     return result
+
+
+def _contradictions(original: Json, export: Json, file: str, prefix: str = "") -> list[Problem]:
+    """An old and a new name of one field with two values: each loader reads another one."""
+    found = []
+    old, new = export.get("torch_dtype"), export.get("dtype")
+    same_in_release = (original.get("torch_dtype"), original.get("dtype")) == (old, new)
+    if old is not None and new is not None and old != new and not same_in_release:
+        message = f"{prefix}torch_dtype is {_shown(old)} and {prefix}dtype is {_shown(new)}"
+        place = Place(file=file, field=f"{prefix}torch_dtype")
+        found.append(
+            Problem(
+                code="field-differs",
+                message=f"{message}: older loaders read the first, newer ones the second",
+                place=place,
+                expected=_shown(new),
+                found=_shown(old),
+                next_step="write one of the two names, with the release's value",
+            )
+        )
+    for name in _INNER:
+        inner = export.get(name)
+        if isinstance(inner, Mapping):
+            beside = original.get(name)
+            released = beside if isinstance(beside, Mapping) else {}
+            found += _contradictions(released, inner, file, f"{prefix}{name}.")
+    return found
 
 
 def compare_generation_config(original: Json, export: Json) -> ConfigResult:
@@ -81,9 +114,10 @@ def compare_added_generation_config(config: Json, export: Json) -> ConfigResult 
 def _plain(config: Json) -> dict[str, Any]:
     """Without the ignored fields, and with the one name that transformers 5 writes for the dtype."""
     plain = {name: value for name, value in config.items() if name not in IGNORED}
-    if "torch_dtype" in plain:
-        plain.setdefault("dtype", plain.pop("torch_dtype"))
-    for name in ("text_config", "vision_config"):
+    old = plain.pop("torch_dtype", None)
+    if old is not None and plain.get("dtype") is None:
+        plain["dtype"] = old
+    for name in _INNER:
         if isinstance(plain.get(name), Mapping):
             plain[name] = _plain(plain[name])
     return plain
@@ -97,6 +131,9 @@ def _compare(
     meaning: Callable[[dict[str, Any]], dict[str, Any] | None],
 ) -> None:
     raw = _differences(left, right)
+    for name in _SETS:
+        if left.get(name) != right.get(name) and _same(left.get(name), right.get(name), name):
+            result.notes.append(f"{file}: {name} lists the same ids in another order or form")
     if not raw:
         return
     means_left, means_right = meaning(left), meaning(right)
@@ -124,16 +161,18 @@ def _differences(left: Json, right: Json, prefix: str = "") -> dict[str, tuple[A
         a, b = left.get(name, _ABSENT), right.get(name, _ABSENT)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             found.update(_differences(a, b, f"{prefix}{name}."))
-        elif not _same(a, b):
+        elif not _same(a, b, name):
             found[f"{prefix}{name}"] = (a, b)
     return found
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: Any, b: Any, name: str = "") -> bool:
     if isinstance(a, bool) != isinstance(b, bool):
         return False
     if isinstance(a, list) != isinstance(b, list) and _ABSENT not in (a, b):
         a, b = (value if isinstance(value, list) else [value] for value in (a, b))
+    if name in _SETS and isinstance(a, list) and isinstance(b, list):
+        return all(item in b for item in a) and all(item in a for item in b)
     return bool(a == b)
 
 
@@ -148,6 +187,7 @@ def _problem(name: str, a: Any, b: Any, file: str) -> Problem:
         place=Place(file=file, field=name),
         expected=_shown(a),
         found=_shown(b),
+        next_step=_CONFIG_STEP,
     )
 
 
@@ -161,6 +201,7 @@ def _undefined(name: str, a: Any, b: Any, file: str) -> Problem:
         message=f"{name} = {_shown(b)} was added; the reference implementation cannot say whether by default",
         place=Place(file=file, field=name),
         found=_shown(b),
+        next_step="leave the field out, or read in the model's own code what it stands for",
     )
 
 

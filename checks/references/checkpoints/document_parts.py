@@ -12,6 +12,7 @@ from checks.references.checkpoints.tokenizer_files import compare_chat_templates
 from checks.rules import MAX_PROBLEMS_LISTED
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
 
+_READ_STEP = "compare the export's config.json and weight files with the release's, and export again"
 _Judge = Callable[[Checkpoint, Checkpoint, Expectation], Part]
 
 
@@ -58,12 +59,18 @@ def _readable(
     try:
         return judge(original, export, expected)
     except Unreadable as error:
-        problem = Problem(code="file-unreadable", message=str(error), place=Place(file=error.file))
-        return part(name, [problem])
+        place = Place(file=error.file)
+        step = "look at how the exporter wrote this file, and export again"
+        return part(name, [Problem(code="file-unreadable", message=str(error), place=place, next_step=step)])
 
 
 def _missing(file: str) -> Problem:
-    return Problem(code="file-missing", message=f"the export has no {file}", place=Place(file=file))
+    return Problem(
+        code="file-missing",
+        message=f"the export has no {file}",
+        place=Place(file=file),
+        next_step=f"have the exporter write {file}, or copy the release's into the export",
+    )
 
 
 def _config(original: Checkpoint, export: Checkpoint, expected: Expectation) -> Part:
@@ -133,12 +140,16 @@ def reload_part(original: Checkpoint, export: Checkpoint) -> Part:
         clean = not (loaded.missing or loaded.unexpected or loaded.mismatched or loaded.error)
         before = Reloaded() if clean else _reload_of_release(original)
     except Unreadable as error:
-        return part(
-            "reload", [Problem(code="reload-failed", message=str(error), place=Place(file=error.file))]
+        problem = Problem(
+            code="reload-failed", message=str(error), place=Place(file=error.file), next_step=_READ_STEP
         )
+        return part("reload", [problem])
     except NotEvaluated as error:
         return Part(name="reload", outcome=Outcome.NOT_EVALUATED, reason=error.message)
     notes = ["loaded on the meta device: keys and shapes, no values"] if loaded.on_meta else []
+    alike = sorted(loaded.unexpected & before.unexpected)
+    if alike and not before.error:
+        notes.append(f"the reference uses these of neither side: {_listed(alike)}")
     return part("reload", _reload_problems(loaded, before), notes=notes)
 
 
@@ -153,24 +164,69 @@ def _reload_of_release(original: Checkpoint) -> Reloaded:
 def _reload_problems(loaded: Reloaded, before: Reloaded) -> list[Problem]:
     """What the reference reports beyond what it reports for the release itself."""
     groups = (
-        ("key-missing", loaded.missing - before.missing, "is missing: the reference re-initialises it"),
-        ("key-unexpected", loaded.unexpected - before.unexpected, "is not used by the reference"),
+        (
+            "key-missing",
+            loaded.missing - before.missing,
+            "is missing: the reference re-initialises it",
+            "write this tensor under the name that the release gives it",
+        ),
+        (
+            "key-unexpected",
+            loaded.unexpected - before.unexpected,
+            "is not used by the reference",
+            "write the name that the release uses, or leave the tensor out if the release has none",
+        ),
     )
     problems = [
-        Problem(code=code, message=f"{key} {what}", place=Place(tensor=key))
-        for code, keys, what in groups
+        Problem(code=code, message=f"{key} {what}", place=Place(tensor=key), next_step=step)
+        for code, keys, what, step in groups
         for key in sorted(keys)
     ]
     problems += [
-        Problem(code="key-mismatched", message=f"{key} does not fit: {shapes}", place=Place(tensor=key))
+        Problem(
+            code="key-mismatched",
+            message=f"{key} does not fit: {shapes}",
+            place=Place(tensor=key),
+            next_step="compare this tensor's shape and the sizes in config.json with the release's",
+        )
         for key, shapes in sorted(loaded.mismatched.items())
         if key not in before.mismatched
     ]
-    if loaded.error and not before.error:
-        problems.append(
-            Problem(code="reload-failed", message=f"the reference cannot load the export: {loaded.error}")
+    return problems + _undecided(loaded, before) + _not_loaded(loaded, before)
+
+
+def _undecided(loaded: Reloaded, before: Reloaded) -> list[Problem]:
+    """Weights that the reference finds in neither: a release that does not load whole decides nothing."""
+    alike = sorted((loaded.missing & before.missing) | (set(loaded.mismatched) & set(before.mismatched)))
+    if not alike:
+        return []
+    return [
+        Problem(
+            code="release-incomplete",
+            outcome=Outcome.NOT_EVALUATED,
+            message=f"release and export alike do not fill {len(alike)} weights: {_listed(alike)}",
+            place=Place(tensor=alike[0]),
+            next_step="fetch the release again, whole; if it has no more, load it in its own engine",
         )
-    elif loaded.error:
-        message = f"the reference loads neither the release nor the export: {loaded.error}"
-        problems.append(Problem(code="reload-failed", outcome=Outcome.NOT_EVALUATED, message=message))
-    return problems
+    ]
+
+
+def _not_loaded(loaded: Reloaded, before: Reloaded) -> list[Problem]:
+    if not loaded.error:
+        return []
+    if not before.error:
+        message = f"the reference cannot load the export: {loaded.error}"
+        return [Problem(code="reload-failed", message=message, next_step=_READ_STEP)]
+    message = f"the reference loads neither the release nor the export: {loaded.error}"
+    return [
+        Problem(
+            code="reload-failed",
+            outcome=Outcome.NOT_EVALUATED,
+            message=message,
+            next_step="install what the message asks for beside Plumbline, or load both in their own engine",
+        )
+    ]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

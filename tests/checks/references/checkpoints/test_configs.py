@@ -109,3 +109,38 @@ def test_an_added_generation_config_has_to_say_what_the_configuration_implies() 
         assert found is not None
         assert found.problems != []
     assert compare_added_generation_config({"model_type": "not_in_the_library"}, {}) is None
+
+
+def test_two_names_of_the_dtype_that_contradict_each_other_are_found() -> None:
+    both = {**LLAMA, "dtype": "bfloat16", "torch_dtype": "float32"}
+    result = compare_config(LLAMA, both)
+    assert [(p.code, p.place.field) for p in result.problems] == [("field-differs", "torch_dtype")]
+    assert result.problems[0].next_step
+    assert _fields(LLAMA, {**LLAMA, "dtype": "bfloat16"}) == {}
+    assert _fields(both, both) == {}
+    inner = {"model_type": "not_in_the_library", "text_config": {"dtype": "bfloat16"}}
+    wrong = {**inner, "text_config": {"dtype": "bfloat16", "torch_dtype": "float16"}}
+    assert _fields(inner, wrong) == {"text_config.torch_dtype": Outcome.FAIL}
+
+
+def test_stop_ids_are_a_set() -> None:
+    """Generation ends at any of them, so their order has no meaning; a lost one has."""
+    original = {**LLAMA, "eos_token_id": [1, 2]}
+    result = compare_config(original, {**LLAMA, "eos_token_id": [2, 1]})
+    assert result.problems == []
+    assert "another order" in result.notes[0]
+    assert compare_generation_config({"eos_token_id": [1, 2]}, {"eos_token_id": [2, 1, 1]}).problems == []
+    lost = compare_generation_config({"eos_token_id": [1, 2]}, {"eos_token_id": [2]})
+    assert [problem.place.field for problem in lost.problems] == ["eos_token_id"]
+    ordered = {"model_type": "not_in_the_library", "layer_types": ["a", "b"]}
+    assert _fields(ordered, {**ordered, "layer_types": ["b", "a"]}) == {"layer_types": Outcome.FAIL}
+
+
+def test_every_difference_says_what_to_do_next() -> None:
+    unknown = {"model_type": "not_in_the_library", "width": 4}
+    for problems in (
+        compare_config(LLAMA, {**LLAMA, "mlp_bias": True}).problems,
+        compare_config(unknown, {**unknown, "depth": 1}).problems,
+    ):
+        assert problems
+        assert all(problem.next_step for problem in problems)
