@@ -1,16 +1,20 @@
 """Runs the environment probe inside another interpreter and reads what it says, within bounds.
 
-The interpreter is one that the user named. What it prints is untrusted: bounded, and read strictly.
+The interpreter is one that the user named. What it prints is untrusted: bounded, and read strictly. A name
+may be wrong, so nothing that another program could act on is given to it: first ``--version`` alone, which
+only tells; then, to what answered as a Python, the probe's text on standard input. No path is an argument.
 """
 
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -22,6 +26,8 @@ from checks.verdict import Frozen
 PROBE = Path(checks.__file__).parent.parent / "templates" / "recorder" / "probe_environment.py"
 
 _MARK = b"plumbline-probe "
+_VERSION = re.compile(rb"^Python (\d+)\.(\d+)", re.MULTILINE)
+_OLDEST = (3, 9)
 
 
 class VcsInfo(Frozen, extra="ignore"):
@@ -112,15 +118,13 @@ def probe(python: Path, distributions: tuple[str, ...], module: str) -> tuple[En
         raise BadInput(
             f"{python} is no interpreter that can be started", "name a Python, e.g. venv/bin/python"
         )
+    _is_python(python)
     request = json.dumps({"distributions": distributions, "module": module})
-    output = _output([str(python), "-I", str(PROBE), request])
+    source = f"import sys; sys.argv[1:] = [{request!r}]\n".encode() + PROBE.read_bytes()
+    output = _output([str(python), "-I", "-"], source)
     line = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
     if line is None:
-        last = output.decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise BadInput(
-            f"{python} does not answer as a Python 3.9 or newer: {''.join(last)[:200] or 'no output'}",
-            "name the interpreter that the job is started with",
-        )
+        raise _no_python(python, output)
     raw = line.removeprefix(_MARK)
     try:
         record = EnvironmentProbe.model_validate_json(raw)
@@ -130,12 +134,41 @@ def probe(python: Path, distributions: tuple[str, ...], module: str) -> tuple[En
     return record, hashlib.sha256(raw).hexdigest(), len(raw)
 
 
-def _output(command: list[str]) -> bytes:
-    """Standard output and error of a command, within `PROBE_TIME_LIMIT_S` and `PROBE_MAX_BYTES`."""
+def _is_python(python: Path) -> None:
+    """Ask for the version and nothing else: ``rm``, ``tee`` or a shell given the same only say what they are.
+
+    Raises `BadInput` for another program, `NotEvaluated` for one that does not end.
+    """
+    output = _output([str(python), "--version"], b"")
+    found = _VERSION.search(output)
+    if found is None or (int(found[1]), int(found[2])) < _OLDEST:
+        raise _no_python(python, output)
+
+
+def _no_python(python: Path, output: bytes) -> BadInput:
+    last = output.decode("utf-8", "replace").strip().splitlines()[-1:]
+    return BadInput(
+        f"{python} does not answer as a Python 3.9 or newer: {''.join(last)[:200] or 'no output'}",
+        "name the interpreter that the job is started with",
+    )
+
+
+def _output(command: list[str], given: bytes) -> bytes:
+    """Standard output and error of a command, within `PROBE_TIME_LIMIT_S` and `PROBE_MAX_BYTES`.
+
+    ``given`` is its standard input, from a file without a name: whoever does not read it blocks nobody.
+    """
+    with tempfile.TemporaryFile() as file:
+        file.write(given)
+        file.seek(0)
+        return _bounded_output(command, file)
+
+
+def _bounded_output(command: list[str], given: IO[bytes]) -> bytes:
     environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
     if "LD_LIBRARY_PATH" in os.environ:  # some interpreters find their own library through it
         environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "env": environment}
+    options: dict[str, Any] = {"stdin": given, "stderr": subprocess.STDOUT, "env": environment}
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, **options)
     except OSError as error:

@@ -420,6 +420,36 @@ def test_a_broken_interpreter_is_bad_input(image: Image, text: str, message: str
         image.check(python=script(image.folder / "python", text))
 
 
+@pytest.mark.parametrize("program", ["rm", "tee", "dd", "sh", "bash", "cat", "touch", "mv", "xargs"])
+def test_another_program_in_place_of_an_interpreter_can_do_nothing(
+    image: Image, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = image.folder / "place/probe_environment.py"
+    probe.parent.mkdir()
+    probe.write_bytes(probing.PROBE.read_bytes())
+    monkeypatch.setattr(probing, "PROBE", probe)
+    monkeypatch.chdir(probe.parent)
+    with pytest.raises(BadInput, match="does not answer as a Python"):
+        image.check(python=Path("/bin") / program)
+    assert [path.name for path in probe.parent.iterdir()] == ["probe_environment.py"]
+    assert len(probe.read_bytes()) > 1000
+
+
+def test_only_a_python_is_given_more_than_a_question_for_its_version(image: Image) -> None:
+    heard = image.folder / "heard"
+    listening = script(image.folder / "other", f'echo "$@" >> {heard}; cat >> {heard}; echo tool 3.11')
+    with pytest.raises(BadInput, match=r"tool 3\.11"):
+        image.check(python=listening)
+    assert heard.read_text() == "--version\n"
+    script(listening, f'echo "$@" >> {heard}; echo Python 3.8.1')
+    with pytest.raises(BadInput, match=r"Python 3\.8\.1"):
+        image.check(python=listening)
+    heard.unlink()
+    script(listening, f'echo "$@" >> {heard}; exec {image.python} "$@"')
+    assert image.check(python=listening).outcome is Outcome.PASS
+    assert heard.read_text() == "--version\n-I -\n"
+
+
 def test_no_interpreter_at_all_is_bad_input(image: Image) -> None:
     for path in (image.folder / "nothing", image.folder, image.folder / "pack/pack.toml"):
         with pytest.raises(BadInput, match="no interpreter that can be started"):
@@ -437,7 +467,8 @@ def test_a_probe_answers_in_time_and_within_bounds(image: Image, monkeypatch: py
 
 
 def test_a_forged_answer_is_read_strictly(image: Image) -> None:
-    forged = script(image.folder / "python", """echo 'plumbline-probe {"format": 1, "verdict": "pass"}'""")
+    answer = """echo 'plumbline-probe {"format": 1, "verdict": "pass"}'"""
+    forged = script(image.folder / "python", f"echo Python 3.12.1; {answer}")
     assert image.check(python=forged).outcome is Outcome.NOT_EVALUATED
 
 
