@@ -41,8 +41,14 @@ class Jobs:
         write_workload(self.workload, ROWS)
         self._done: dict[str, RunFolder] = {}
 
-    def run(self, procedure: str, **settings: Any) -> RunFolder:
-        inputs = {"model": self.model, "workload": self.workload}
+    def run(self, procedure: str, workload: Path | None = None, **settings: Any) -> RunFolder:
+        folder = self.ended(procedure, workload, **settings)
+        assert folder.exits()[0].clean, (folder.path / "logs/rank-00000.err").read_text()[-2000:]
+        return folder
+
+    def ended(self, procedure: str, workload: Path | None = None, **settings: Any) -> RunFolder:
+        """The run folder of a job, however it ended."""
+        inputs = {"model": self.model, "workload": workload or self.workload}
         launch = Launch(
             framework="transformers",
             procedure=procedure,
@@ -53,9 +59,7 @@ class Jobs:
         key = launch.model_dump_json()
         if key not in self._done:
             self._done[key] = anyio.run(run, self.workspace, launch)
-        folder = self._done[key]
-        assert folder.exits()[0].clean, (folder.path / "logs/rank-00000.err").read_text()[-2000:]
-        return folder
+        return self._done[key]
 
     def conversations(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.workload.read_text().splitlines()]
@@ -180,6 +184,33 @@ def test_settings_change_the_rows_as_the_framework_says(jobs: Jobs) -> None:
     assert [entry["row"][0] for entry in plain] == list(range(ROWS))
     expected = [rendered(jobs.model, conversation)[:30] for conversation in jobs.conversations()]
     assert [entry["input_ids"] for entry in plain] == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "columns"),
+    [
+        (("question", "answer"), None),
+        (("ask", "say"), {"prompt": "ask", "completion": "say"}),
+        (("prompt", "reply"), {"prompt": "prompt", "response": "reply"}),
+    ],
+)
+def test_pairs_of_columns_become_conversations(
+    jobs: Jobs, tmp_path: Path, names: tuple[str, str], columns: dict[str, str] | None
+) -> None:
+    workload = tmp_path / "workload.jsonl"
+    workload.write_text(json.dumps(dict(zip(names, ("How many?", "Two."), strict=True))) + "\n")
+    settings = {"columns": columns} if columns else {}
+    (found,) = sequences(jobs.run("rows", workload, epochs=1, **settings), 1)
+    messages = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "Two."}]
+    assert found["input_ids"] == rendered(jobs.model, {"messages": messages})
+
+
+def test_an_unknown_layout_ends_the_job_with_its_columns(jobs: Jobs, tmp_path: Path) -> None:
+    workload = tmp_path / "workload.jsonl"
+    workload.write_text('{"body": "text"}\n')
+    folder = jobs.ended("rows", workload, epochs=1)
+    assert not folder.exits()[0].clean
+    assert "has the columns body" in (folder.path / "logs/rank-00000.err").read_text()
 
 
 def test_language_modelling_collation_supervises_every_token(jobs: Jobs) -> None:

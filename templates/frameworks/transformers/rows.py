@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from pathlib import Path
 
 import torch
@@ -18,6 +19,8 @@ from transformers import (
 
 IGNORED = -100
 SPEAKERS = {"human": "user", "gpt": "assistant"}
+CHATS = ("messages", "conversations")
+PAIRS = (("prompt", "completion"), ("prompt", "response"), ("question", "answer"), ("instruction", "output"))
 
 
 class LoggedRows(torch.utils.data.Dataset):
@@ -84,20 +87,37 @@ def read_workload(path: str) -> "list[dict]":
 
 
 def conversation_of(row: dict, columns: "dict[str, str]") -> "tuple[list[dict], list | None]":
-    """Messages and tools of a workload row, from the columns that the recipe names."""
-    if "prompt" in columns:
-        messages = [
-            {"role": "user", "content": row[columns["prompt"]]},
-            {"role": "assistant", "content": row[columns["completion"]]},
-        ]
+    """Messages and tools of a workload row, from the columns that the recipe names or that are usual."""
+    pair = pair_of(row, columns)
+    if pair:
+        messages = [{"role": "user", "content": row[pair[0]]}, {"role": "assistant", "content": row[pair[1]]}]
     else:
-        named = columns.get("messages") or ("messages" if "messages" in row else "conversations")
+        named = columns.get("messages") or next((name for name in CHATS if name in row), None)
+        if named is None or named not in row:
+            raise SystemExit(
+                "the workload has the columns %s: name the one with the messages, or prompt and completion, "
+                "with --set columns={...}" % ", ".join(sorted(row))
+            )
         messages = [as_message(entry) for entry in row[named]]
     system = row.get(columns.get("system", "system"))
     if system and messages[0]["role"] != "system":
         messages = [{"role": "system", "content": system}, *messages]
     tools = row.get(columns.get("tools", "tools"))
     return messages, json.loads(tools) if isinstance(tools, str) and tools else tools
+
+
+def pair_of(row: dict, columns: "dict[str, str]") -> "tuple[str, str] | None":
+    """The columns of question and answer, where the row is such a pair."""
+    if "prompt" in columns:
+        answer = columns.get("completion") or columns.get("response")
+        if answer is None or answer not in row or columns["prompt"] not in row:
+            raise SystemExit(
+                "columns %s: prompt and completion each have to name one of %s" % (columns, sorted(row))
+            )
+        return columns["prompt"], answer
+    if "messages" in columns or any(name in row for name in CHATS):
+        return None
+    return next((pair for pair in PAIRS if pair[0] in row and pair[1] in row), None)
 
 
 def as_message(entry: dict) -> dict:
@@ -111,6 +131,10 @@ def encode(tokenizer: object, conversations: "list[dict]", settings: dict, progr
     """Token ids and, where the template marks generation, labels of the marked tokens."""
     encoded = []
     marked = settings["collator"] == "seq2seq"
+    if marked and not re.search(r"{%-?\s*generation\b", str(tokenizer.chat_template)):
+        print(
+            "the chat template marks no generation ({% generation %}): transformers supervises no token of it"
+        )
     columns, arguments = settings.get("columns") or {}, settings.get("template_kwargs") or {}
     limit = settings.get("max_length")
     for number, row in enumerate(conversations):
