@@ -133,6 +133,9 @@ def _inject_one(
     for part, problem in sorted(new, key=str):
         if part == fault.part and problem.code == fault.code:
             return Injection(fault=fault.name, result=Caught.CAUGHT, detail=str(problem.place))
+    if any(part == fault.part and problem.code == fault.code for part, problem in before):
+        detail = f"the input has {fault.part}/{fault.code} already"
+        return Injection(fault=fault.name, result=Caught.NOT_APPLICABLE, detail=detail)
     seen = ", ".join(sorted({f"{part}/{problem.code}" for part, problem in new})) or "nothing"
     return Injection(
         fault=fault.name,

@@ -171,3 +171,11 @@ def test_a_pass_that_no_injected_fault_backs_is_inconclusive() -> None:
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "no injected fault applies" in verdict.reason
     assert evaluate(Commutes(), SumInputs(values=(3,))).outcome is Outcome.FAIL
+
+
+def test_a_fault_that_the_input_has_already_is_not_called_missed() -> None:
+    verdict = evaluate(SumIsEven(), SumInputs(values=(3,)))
+    assert [(i.result, i.detail) for i in verdict.injected][0] == (
+        Caught.NOT_APPLICABLE,
+        "the input has numbers/odd already",
+    )
