@@ -175,7 +175,7 @@ def test_a_pass_that_no_injected_fault_backs_is_inconclusive() -> None:
 
 def test_a_fault_that_the_input_has_already_is_not_called_missed() -> None:
     verdict = evaluate(SumIsEven(), SumInputs(values=(3,)))
-    assert [(i.result, i.detail) for i in verdict.injected][0] == (
+    assert next((i.result, i.detail) for i in verdict.injected) == (
         Caught.NOT_APPLICABLE,
         "the input has numbers/odd already",
     )
