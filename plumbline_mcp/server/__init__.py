@@ -5,6 +5,8 @@ functions import the rest when they are called, because workers import this pack
 """
 
 import gc
+import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,22 +14,31 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 
-def build_server(home: Path | None = None) -> "MCPServer[None]":
-    """The server over the workspace at ``home`` (default: ``PLUMBLINE_HOME``, else ``.plumbline`` here)."""
+def build_server(home: Path | None = None, pythons: Iterable[Path] = ()) -> "MCPServer[None]":
+    """The server over the workspace at ``home`` (default: ``PLUMBLINE_HOME``, else ``.plumbline`` here).
+
+    ``pythons`` are interpreters that its tools may run.
+    """
     from plumbline_mcp.server.application import build
 
-    return build(home)
+    return build(home, pythons)
 
 
-def serve_stdio(home: Path | None = None) -> None:
-    """Serve on standard input and output until the client closes them."""
+def serve_stdio(home: Path | None = None, pythons: Iterable[Path] = ()) -> None:
+    """Serve on standard input and output until the client closes them.
+
+    Ctrl-C ends it at once: a thread that waits for input would hold a slower end up for ever. What it started
+    ends with it, and what it stores is stored whole.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.disable()  # while modules are imported there is nothing to collect; looking takes a fifth of the start
     from plumbline_mcp.server.transports import stdio
 
-    stdio(home)
+    stdio(home, pythons)
 
 
-def serve_http(port: int = 0, home: Path | None = None) -> None:
+def serve_http(port: int = 0, home: Path | None = None, pythons: Iterable[Path] = ()) -> None:
     """Serve streamable HTTP on loopback until interrupted; port 0 takes a free one.
 
     One random bearer token is made for each start and printed, with the client's configuration, on
@@ -35,4 +46,4 @@ def serve_http(port: int = 0, home: Path | None = None) -> None:
     """
     from plumbline_mcp.server.transports import http
 
-    http(port, home)
+    http(port, home, pythons)

@@ -4,9 +4,9 @@ import gc
 import hmac
 import json
 import secrets
-import signal
 import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import anyio
@@ -35,25 +35,19 @@ class OneToken:
         return AccessToken(token="-", client_id="local", scopes=["agent"])  # noqa: S106 - the token stays here
 
 
-def stdio(home: Path | None) -> None:
-    """Serve one client on standard input and output until it closes them; turns garbage collection on.
-
-    Ctrl-C ends it at once: a thread that waits for input would hold a slower end up for ever. What it started
-    ends with it, and what it stores is stored whole.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    server = build(home)
+def stdio(home: Path | None, pythons: Iterable[Path] = ()) -> None:
+    """Serve one client on standard input and output until it closes them; turns garbage collection on."""
+    server = build(home, pythons)
     gc.freeze()
     gc.enable()
     server.run("stdio")
 
 
-def http(port: int, home: Path | None) -> None:
+def http(port: int, home: Path | None, pythons: Iterable[Path] = ()) -> None:
     """Serve HTTP on loopback until interrupted. Raises `UsageError` when the port is taken."""
     listening = listen(port)
     port, token = listening.getsockname()[1], secrets.token_urlsafe(32)
-    application = http_application(home, port, token)
+    application = http_application(home, port, token, pythons)
     sys.stderr.write(client_configuration(port, token))
     sys.stderr.flush()
     anyio.run(_serve, application, listening)
@@ -73,13 +67,13 @@ def listen(port: int) -> socket.socket:
     return listening
 
 
-def http_application(home: Path | None, port: int, token: str) -> ASGIApp:
+def http_application(home: Path | None, port: int, token: str, pythons: Iterable[Path] = ()) -> ASGIApp:
     """The web application: no token is 401, a foreign Origin 403, a foreign Host 421."""
     hosts = [f"{HOST}:{port}", f"localhost:{port}"]
     auth = AuthSettings(
         issuer_url=AnyHttpUrl(f"http://{HOST}:{port}"), resource_server_url=None, required_scopes=["agent"]
     )
-    server = build(home, auth=auth, token_verifier=OneToken(token))
+    server = build(home, pythons, auth=auth, token_verifier=OneToken(token))
     return server.streamable_http_app(
         host=HOST,
         transport_security=TransportSecuritySettings(
