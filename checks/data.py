@@ -16,7 +16,7 @@ from checks.conversations.opening import (
     recipe_of,
     rows_of,
     run_date,
-    template_of,
+    templates_of,
 )
 from checks.conversations.pairing import Pair, pair
 from checks.conversations.parts import PARTS, judge_rows
@@ -56,8 +56,8 @@ class DataCheck(Check[DataInputs, DataCase]):
     references: the prefix difference in token space, and a rendering of sentinel texts that is mapped back.
     Where they do not decide a turn, ``labels`` is inconclusive and says why.
 
-    Parts: ids/content, ids/order, ids/truncation, ids/packing, ids/coverage, ids/epochs, labels, stop; for a
-    run folder also run (what became of each rank).
+    Parts: ids/content, ids/order, ids/truncation, ids/positions, ids/packing, ids/coverage, ids/epochs,
+    labels, stop; for a run folder also run (what became of each rank).
     """
 
     name: ClassVar[str] = "data"
@@ -98,11 +98,11 @@ class DataCheck(Check[DataInputs, DataCase]):
         conversations = read_workload(inputs.workload, column_names(used["columns"], "columns"))
         tokenizer = ReleaseTokenizer.load(inputs.model)
         stops = stop_tokens(inputs.model, tokenizer)
-        template = template_of(inputs, run, used, tokenizer, any(row.tools for row in conversations))
-        reference = Reference(template, tokenizer, stops, inputs.supervise)
+        templates = templates_of(inputs, used, tokenizer, conversations)
+        reference = Reference(templates, tokenizer, stops, inputs.supervise)
         recipe = recipe_of(used, dump, tokenizer, stops, run.job.world_size if run else 1)
         rows = rows_of(reference, conversations, dump, recipe, progress)
-        context = context_of(inputs, run, dump, used, template, stop_names(tokenizer, stops), note)
+        context = context_of(inputs, run, dump, used, templates, stop_names(tokenizer, stops), note)
         return DataCase(rows, recorded.problems if recorded else None, recipe.world_size, context)
 
     def context(self, inputs: DataInputs, case: DataCase) -> Context:

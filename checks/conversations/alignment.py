@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from checks.records.documents import Document
-from checks.records.rows import IGNORED
 from checks.references.expected import ExpectedRow
 from checks.references.spans import Stop
 
@@ -120,20 +119,21 @@ def _same(left: Ints, right: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _is_padding(document: Document, offset: int, terms: Terms) -> bool:
-    """Whether everything from an offset on is padding: nothing, or (without a mask) one id repeated.
+    """Whether everything from an offset on is padding: nothing, or one id repeated.
 
     An id that is no known padding id counts when no label covers it: behind the row, it then changes nothing.
+    What an attention mask covers is padding only where both hold.
     """
     rest = document.ids[offset:]
     if len(rest) == 0:
         return True
-    if not document.unmasked or (rest != rest[0]).any():
+    if (rest != rest[0]).any():
         return False
-    labels = document.sequence.labels
-    unlabelled = labels is not None and bool(
-        (labels[document.start + offset : document.end] == IGNORED).all()
-    )
-    return int(rest[0]) in terms.padding or unlabelled
+    sequence = document.sequence
+    supervised = sequence.supervised[document.start + offset : document.end]
+    unlabelled = sequence.labels is not None and not bool(supervised.any())
+    known = int(rest[0]) in terms.padding
+    return known or unlabelled if document.unmasked else known and unlabelled
 
 
 def _cut_elsewhere(document: Document, whole: Ints, terms: Terms) -> Alignment | None:

@@ -2,24 +2,25 @@
 
 from collections.abc import Callable
 
+from checks.conversations.alignment import Terms
 from checks.records.documents import Document, documents_of, position_cuts
 from checks.records.rows import Sequence
 from checks.references.expected import ExpectedRow
 
 
 def cut_documents(
-    sequences: tuple[Sequence, ...], rows: list[ExpectedRow], packed: bool, max_length: int | None
+    sequences: tuple[Sequence, ...], rows: list[ExpectedRow], packed: bool, terms: Terms
 ) -> tuple[Document, ...]:
     """The documents of all sequences: by recorded lengths, else (when packed) by rows found one after the
     other, else where position ids start again.
     """
-    find = _finder(rows, max_length) if packed else None
+    find = _finder(rows, terms.max_length) if packed else None
     documents: list[Document] = []
     for sequence in sequences:
         cuts = None
         if find is not None and sequence.lengths is None:
             cuts = find(sequence) or position_cuts(sequence)
-        documents.extend(documents_of(sequence, cuts))
+        documents.extend(documents_of(sequence, cuts, terms.padding))
     return tuple(documents)
 
 

@@ -1,13 +1,16 @@
 """Epochs: each later one holds the rows of the first, unchanged."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from checks.conversations.alignment import Fit
 from checks.conversations.labels import place_of
 from checks.conversations.pairing import Pair
 from checks.conversations.rows_case import Epochs, Rows, not_here
 from checks.verdict import Coverage, Part, Problem, part_of
+
+Array = npt.NDArray[Any]
 
 
 def epochs_part(case: Rows, epochs: Epochs) -> Part:
@@ -24,7 +27,7 @@ def epochs_part(case: Rows, epochs: Epochs) -> Part:
         problems += [
             Problem(
                 code="epoch-differs",
-                message="the row's tokens or labels are not those of the epoch before",
+                message="the row's tokens, labels or loss weights are not those of the epoch before",
                 place=place_of(each.document, each.row),
             )
             for each in (*pairing.pairs, *pairing.repeated)
@@ -34,16 +37,18 @@ def epochs_part(case: Rows, epochs: Epochs) -> Part:
 
 
 def _alike(first: Pair, second: Pair) -> bool:
-    return all(
-        (left is None) == (right is None) and (left is None or right is None or np.array_equal(left, right))
-        for left, right in zip(_body(first), _body(second), strict=True)
-    )
+    return all(map(_equal, _body(first), _body(second)))
 
 
-def _body(each: Pair) -> tuple[npt.NDArray[np.int32] | None, ...]:
-    document, alignment = each.document, each.alignment
-    start, end = document.start, document.end
-    if alignment.fit not in (Fit.DIFFERS, Fit.EMPTY):
-        start, end = alignment.first, alignment.first + alignment.kept + alignment.appended
-    labels = document.sequence.labels
-    return document.sequence.ids[start:end], None if labels is None else labels[start:end]
+def _equal(left: Array | None, right: Array | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
+
+
+def _body(each: Pair) -> tuple[Array | None, ...]:
+    """Ids, labels and loss weights of the row (its attention and positions are judged in every epoch)."""
+    start, end = each.body
+    sequence = each.document.sequence
+    arrays = (sequence.ids, sequence.labels, sequence.weights)
+    return tuple(None if array is None else array[start:end] for array in arrays)

@@ -54,8 +54,8 @@ def _labelled_rows(case: Rows) -> list[LabelledRow]:
 
 
 def _stop_unlabelled(case: Rows) -> Rows:
-    if not case.recipe.stop_has_a_part:
-        raise NotApplicable("the release's generation_config.json names no stop ids")
+    if not case.recipe.terms.stops:
+        raise NotApplicable("the release names no stop token")
     for row in _labelled_rows(case):
         for turn in row.pair.row.turns:
             position = turn.stop_token
@@ -168,11 +168,24 @@ def _boundary_ignored(case: Rows) -> Rows:
     raise NotApplicable("the slice has no packed sequence with position ids")
 
 
+def _attention_hole(case: Rows) -> Rows:
+    for each in _pairs(case):
+        sequence, (start, end) = each.document.sequence, each.body
+        if end - start < 3:
+            continue
+        attention = np.ones(len(sequence.ids), dtype=np.int32)
+        attention = attention if sequence.attention is None else sequence.attention.copy()
+        attention[start + 1] = 0
+        return _with_sequence(case, sequence, replace(sequence, attention=attention), lambda each: each)
+    raise NotApplicable("the slice has no row of three tokens")
+
+
 FAULTS = (
     InjectedFault("stop token unlabelled", "stop", "stop-unlabelled", _stop_unlabelled),
     InjectedFault("user turn supervised", "labels", "token-wrongly-supervised", _user_turn_supervised),
     InjectedFault("labels off by one", "labels", "labels-shifted", _labels_off_by_one),
     InjectedFault("doubled BOS", "ids/content", "double-bos", _doubled_bos),
     InjectedFault("row dropped", "ids/content", "row-missing", _dropped_row),
+    InjectedFault("token left out of attention", "ids/content", "attention-masked", _attention_hole),
     InjectedFault("packed boundary ignored", "ids/packing", "boundary-ignored", _boundary_ignored),
 )

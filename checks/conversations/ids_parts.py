@@ -18,13 +18,44 @@ def content_part(case: Rows, epochs: Epochs) -> Part:
     problems = [_unexpected(document) for document in epochs.unexpected]
     problems += [_missing(row) for row in epochs.never if row not in left_out]
     problems += [problem for each in epochs.first if (problem := _content_problem(case, each))]
+    problems += _hole_problems(case, epochs)
     rows = [each.row for each in epochs.first] + list(epochs.never)
     judged = sum(not row.problem for row in rows) + len(epochs.unexpected)
+    notes = [f"{len(left_out)} rows left out whose supervised tokens are all cut"] if left_out else []
+    if padded := sum(_is_padding_attended(each) for each in epochs.first):
+        notes.append(f"{padded} rows end in unlabelled padding that the attention mask covers")
     return part_of(
         "ids/content",
         problems,
         coverage=Coverage(judged=judged, total=len(rows) + len(epochs.unexpected), unit="rows"),
-        notes=(f"{len(left_out)} rows left out whose supervised tokens are all cut",) if left_out else (),
+        notes=tuple(notes),
+    )
+
+
+def _is_padding_attended(each: Pair) -> bool:
+    return comparable(each) and not each.document.unmasked and each.body[1] < each.document.end
+
+
+def _hole_problems(case: Rows, epochs: Epochs) -> list[Problem]:
+    """Tokens inside a row that the attention mask hides from the others, in any epoch."""
+    rows = {(each.document.sequence.index, each.document.number): each.row for each in epochs.pairs}
+    return [
+        _hole(document, rows.get((document.sequence.index, document.number)), at)
+        for document in case.documents
+        if (at := document.hole) is not None
+    ]
+
+
+def _hole(document: Document, row: ExpectedRow | None, at: int) -> Problem:
+    token = at - document.start
+    return Problem(
+        code="attention-masked",
+        message="the attention mask leaves out a token inside the row",
+        place=place_of(document, row, token, row.message_at(token) if row else None),
+        expected="attention 1 from the row's first token to its last",
+        found=f"attention 0 at token id {int(document.sequence.ids[at])}",
+        next_step="mask padding by its place, not by its id: a pad token that is also the stop token hides "
+        "every real one",
     )
 
 
@@ -170,7 +201,8 @@ def coverage_part(case: Rows, epochs: Epochs) -> Part:
                 code="row-repeated",
                 message="a row of the workload is there more than once in one epoch",
                 place=place_of(each.document, each.row),
-                next_step="if the rows hold several epochs, give each row its epoch",
+                next_step="if the rows hold several epochs, give each row its epoch; a sampler that fills "
+                "its ranks (torch's DistributedSampler with drop_last off) repeats the first rows",
             )
             for each in pairing.repeated
         ]

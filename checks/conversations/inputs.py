@@ -49,10 +49,12 @@ class DataInputs(Inputs):
         None, ge=1, description="tokens after which the recipe cuts a row", examples=[4096]
     )
     packing: Literal["none", "documents"] | None = Field(
-        None, description="whether the recipe packs several whole documents into a sequence (default none)"
+        None,
+        description="whether the recipe packs several whole documents into a sequence; where neither this "
+        "nor a run says, it packs none",
     )
     shuffle: bool | None = Field(
-        None, description="whether the recipe shuffles the rows; then every order is right (default no)"
+        None, description="whether the recipe shuffles the rows; then every order is right"
     )
     supervise: Literal["all", "last"] = Field(
         "all", description="which assistant turns the recipe supervises"

@@ -3,10 +3,17 @@
 from collections import defaultdict
 
 from checks.conversations.labels import LabelledRow, label_problems, stop_problems, undecided_problems
-from checks.conversations.rows_case import Epochs, Rows, not_here
+from checks.conversations.loss_edges import (
+    outside_problems,
+    unlabelled,
+    unlabelled_problems,
+    weight_notes,
+    weight_problems,
+)
+from checks.conversations.rows_case import Epochs, Rows
 from checks.references.expected import EITHER, Turn
 from checks.references.spans import Stop
-from checks.verdict import Coverage, Measurement, Outcome, Part, Problem, part_of
+from checks.verdict import Coverage, Measurement, Outcome, Part, part_of
 
 
 def labels_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
@@ -19,7 +26,7 @@ def labels_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
             reason="the rows hold no labels",
             coverage=Coverage(judged=0, total=total, unit="rows"),
         )
-    problems: list[Problem] = []
+    problems = [*weight_problems(case), *outside_problems(case, epochs), *unlabelled_problems(epochs)]
     for row in rows:
         problems += label_problems(row)
         problems += undecided_problems(row)
@@ -27,17 +34,23 @@ def labels_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
         turn for row in rows for turn in row.pair.row.turns if turn.supervised and turn.tokens[0] < row.kept
     ]
     decided = sum(turn.decided for turn in turns)
+    unread = sum(turn.supervised for each in unlabelled(epochs) for turn in each.row.turns)
     notes = (
         [f"{len(turns) - decided} of {len(turns)} supervised turns are undecided"]
         if len(turns) > decided
         else []
     )
     if len(rows) < total:
-        notes.append(f"{total - len(rows)} rows are not judged here: their ids differ or are not known")
+        notes.append(
+            f"{total - len(rows)} rows are not judged here: their ids differ or are not known, or they hold "
+            "no labels"
+        )
+    notes += case.recipe.notes
+    notes += weight_notes(rows)
     return part_of(
         "labels",
         problems,
-        coverage=Coverage(judged=decided, total=len(turns), unit="turns"),
+        coverage=Coverage(judged=decided, total=len(turns) + unread, unit="turns"),
         measurements=_label_measurements(rows, turns),
         notes=tuple(notes),
     )
@@ -68,32 +81,35 @@ def _label_measurements(rows: list[LabelledRow], turns: list[Turn]) -> tuple[Mea
     )
 
 
+_NO_STOP = (
+    "the release names no stop token (no eos_token_id in generation_config.json, no eos_token in "
+    "tokenizer_config.json)"
+)
+
+
 def stop_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
     """Whether every supervised turn teaches the model to stop."""
-    if not case.recipe.stop_has_a_part:
-        return not_here(
-            "stop", "the release's generation_config.json names no stop ids; the labels part covers eos"
-        )
     total = len(epochs.first) + len(epochs.unexpected)
-    if not case.recipe.labelled:
+    if not case.recipe.labelled or not case.recipe.terms.stops:
         return Part(
             name="stop",
             outcome=Outcome.NOT_EVALUATED,
-            reason="the rows hold no labels",
+            reason=_NO_STOP if case.recipe.labelled else "the rows hold no labels",
             coverage=Coverage(judged=0, total=total, unit="rows"),
         )
-    problems, judged = [], 0
+    problems, judged = unlabelled_problems(epochs), 0
     for row in rows:
-        found = stop_problems(row)
+        found = stop_problems(row, case.recipe.stops_named)
         if found is not None:
             judged += 1
             problems += found
     replaced = sum(
         turn.stop is Stop.REPLACED for row in rows for turn in row.pair.row.turns if turn.supervised
     )
-    notes = (
-        (f"{replaced} turns whose stop token the template replaces in the history are not judged",)
-        if replaced
-        else ()
-    )
-    return part_of("stop", problems, coverage=Coverage(judged=judged, total=total, unit="rows"), notes=notes)
+    notes = []
+    if replaced:
+        notes.append(f"{replaced} turns whose stop token the template replaces in the history are not judged")
+    if not case.recipe.stops_named:
+        notes.append("judged by eos: the release's generation_config.json names no stop ids")
+    coverage = Coverage(judged=judged, total=total, unit="rows")
+    return part_of("stop", problems, coverage=coverage, notes=tuple(notes))

@@ -66,9 +66,7 @@ def labelled(pair: Pair) -> LabelledRow | None:
     if alignment.appended:
         mask[origin + kept] = EITHER
     labels = sequence.labels[low:high]
-    supervised = labels != IGNORED
-    if sequence.weights is not None:
-        supervised = supervised & (sequence.weights[low:high] != 0)
+    supervised = sequence.supervised[low:high]
     mask[mask == STOP] = MUST
     return LabelledRow(
         pair, labels, sequence.ids[low:high], mask, supervised, origin - skipped, kept + skipped
@@ -86,9 +84,9 @@ def label_problems(row: LabelledRow) -> list[Problem]:
     if shifted:
         return [shifted]
     problems = _value_problems(row)
-    for start, end in _runs((row.mask == MUST) & ~row.supervised)[:_MAX_RUNS]:
+    for start, end in runs((row.mask == MUST) & ~row.supervised)[:_MAX_RUNS]:
         problems.append(_missing(row, start, end))
-    for start, end in _runs(row.supervised & ~may)[:_MAX_RUNS]:
+    for start, end in runs(row.supervised & ~may)[:_MAX_RUNS]:
         problems.append(_unwanted(row, start, end))
     return problems
 
@@ -176,7 +174,7 @@ def _value_problems(row: LabelledRow) -> list[Problem]:
             expected=str(int(row.ids[start])),
             found=str(int(row.labels[start])),
         )
-        for start, end in _runs(wrong)[:1]
+        for start, end in runs(wrong)[:1]
     ]
 
 
@@ -199,7 +197,8 @@ def _unwanted(row: LabelledRow, start: int, end: int) -> Problem:
     elif message is None:
         what = "text that the template writes (a header or a separator)"
     else:
-        what = f"a {row.pair.row.roles[message]} turn"
+        role = row.pair.row.roles[message]
+        what = f"{'an' if role[:1] in tuple('aeiou') else 'a'} {role} turn"
     return Problem(
         code="token-wrongly-supervised",
         message=f"{end - start} token(s) of {what} are supervised",
@@ -213,7 +212,8 @@ def _turn_at(row: LabelledRow, position: int) -> int | None:
     return row.pair.row.message_at(position - row.origin)
 
 
-def _runs(flags: Bools) -> list[tuple[int, int]]:
+def runs(flags: Bools) -> list[tuple[int, int]]:
+    """[start, end) of each run of true values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
     return [(int(start), int(end)) for start, end in zip(edges[0::2], edges[1::2], strict=True)]
 
@@ -233,8 +233,12 @@ def undecided_problems(row: LabelledRow) -> list[Problem]:
     ]
 
 
-def stop_problems(row: LabelledRow) -> list[Problem] | None:
-    """Turns that never teach the model to stop; None when the row has no turn whose stop can be judged."""
+def stop_problems(row: LabelledRow, stops_named: bool) -> list[Problem] | None:
+    """Turns that never teach the model to stop; None when the row has no turn whose stop can be judged.
+
+    Where the release's generation_config.json names no stop ids, only eos is known to stop: a turn without
+    any is then inconclusive.
+    """
     turns = [turn for turn in row.pair.row.turns if turn.supervised and turn.decided]
     judged = [turn for turn in turns if _stop_position(row, turn) is not None or _lacks_stop(row, turn)]
     if not judged:
@@ -243,7 +247,9 @@ def stop_problems(row: LabelledRow) -> list[Problem] | None:
     for turn in judged:
         position = _stop_position(row, turn)
         if position is None or not row.supervised[position]:
-            problems.append(_never_stops(row, turn, position))
+            problem = _never_stops(row, turn, position)
+            unsure = position is None and not stops_named
+            problems.append(_unsure_of_stops(problem) if unsure else problem)
     return problems
 
 
@@ -274,3 +280,13 @@ def _never_stops(row: LabelledRow, turn: Turn, position: int | None) -> Problem:
         expected="a supervised stop token",
         found="not supervised" if position is not None else "none",
     )
+
+
+def _unsure_of_stops(problem: Problem) -> Problem:
+    changes = {
+        "outcome": Outcome.INCONCLUSIVE,
+        "message": "the release's generation_config.json names no stop ids, and its eos token does not "
+        "follow the turn",
+        "next_step": "give the release a generation_config.json whose eos_token_id names what ends a reply",
+    }
+    return problem.model_copy(update=changes)

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
@@ -19,7 +18,7 @@ from checks.records.documents import aligned
 from checks.records.rows import Dump
 from checks.records.runs import RunFolder, file_evidence
 from checks.records.workload import Conversation
-from checks.references.expected import Reference
+from checks.references.expected import Reference, Templates
 from checks.references.packs import load_pack
 from checks.references.rendering import ChatTemplate, read_template, template_source
 from checks.references.tokenization import ReleaseTokenizer, StopTokens
@@ -85,21 +84,34 @@ def _date(text: str | None) -> datetime | None:
         raise BadInput(f"the date {text!r} is not one", "write it as 2026-01-31") from error
 
 
-def template_of(
+def templates_of(
     inputs: DataInputs,
-    run: RunFolder | None,
     used: dict[str, JsonValue],
     tokenizer: ReleaseTokenizer,
-    tools: bool,
+    conversations: list[Conversation],
+) -> Templates:
+    """The templates to render: the caller's, else the release's (never what a run trained with). A release
+    may have another for conversations that offer tools.
+    """
+
+    def template(tools: bool) -> ChatTemplate:
+        if inputs.template is not None:
+            source, origin = read_template(inputs.template), str(inputs.template)
+        else:
+            source, origin = template_source(inputs.model, tokenizer.configuration, tools)
+        return _template(source, origin, used, tokenizer)
+
+    with_tools = {row.tools is not None for row in conversations}
+    made = {tools: template(tools) for tools in sorted(with_tools)}
+    plain, tooled = made.get(False), made.get(True)
+    if plain is None or tooled is None or plain.source == tooled.source:
+        return Templates.of(next(iter(made.values())))
+    return Templates(plain, tooled)
+
+
+def _template(
+    source: str, origin: str, used: dict[str, JsonValue], tokenizer: ReleaseTokenizer
 ) -> ChatTemplate:
-    """The template to render: the caller's, the run's, else the release's."""
-    path = inputs.template
-    if path is None and run is not None and "template" in run.job.inputs:
-        path = Path(run.job.inputs["template"])
-    if path is not None:
-        source, origin = read_template(path), str(path)
-    else:
-        source, origin = template_source(inputs.model, tokenizer.configuration, tools)
     arguments = used["template_kwargs"]
     if not isinstance(arguments, dict):
         raise BadInput(f"template_kwargs is {arguments!r}, not a mapping")
@@ -129,9 +141,18 @@ def recipe_of(
         epochs=_number(used["epochs"], "epochs"),
         world_size=world_size,
         terms=terms,
-        stop_has_a_part=stops.named_by_release,
+        stops_named=stops.named_by_release,
         labelled=any(sequence.labels is not None for sequence in dump.sequences),
+        notes=_column_notes(dump),
     )
+
+
+def _column_notes(dump: Dump) -> tuple[str, ...]:
+    if not dump.unread:
+        return ()
+    names = ", ".join(name[:40] for name in dump.unread[:12])
+    more = f" and {len(dump.unread) - 12} more" if len(dump.unread) > 12 else ""
+    return (f"columns of the rows that are not read: {names}{more}",)
 
 
 def _number(value: JsonValue, name: str) -> int | None:
@@ -148,7 +169,7 @@ def rows_of(
     sequences = dump.sequences
     if recipe.terms.shifted:
         sequences = tuple(aligned(sequence) for sequence in sequences)
-    documents = cut_documents(sequences, list(rows), recipe.packing != "none", recipe.terms.max_length)
+    documents = cut_documents(sequences, list(rows), recipe.packing != "none", recipe.terms)
     return Rows(documents, rows, recipe, reference.tokenizer)
 
 
@@ -157,22 +178,25 @@ def context_of(
     run: RunFolder | None,
     dump: Dump,
     used: dict[str, JsonValue],
-    template: ChatTemplate,
+    templates: Templates,
     stops: str,
     pack: str,
 ) -> Context:
     """What the verdict says beside its parts."""
-    digest = hashlib.sha256(template.source.encode()).hexdigest()
+    distinct = templates.distinct
+    digests = [hashlib.sha256(template.source.encode()).hexdigest() for template in distinct]
     settings: dict[str, JsonValue] = {
         **used,
-        "template": template.origin,
-        "template_sha256": digest,
+        "template": ", ".join(template.origin for template in distinct),
+        "template_sha256": ", ".join(digests),
         "stop_tokens": stops,
     }
+    if run and "template" in run.job.inputs:
+        settings["template_of_the_run"] = str(run.job.inputs["template"])
     if documented := _documented(inputs, run):
         settings["documented"] = documented
     if dump.masked:
-        settings["labels_from"] = f"column {dump.masked}"
+        settings["labels_from"] = " and ".join(f"column {name}" for name in dump.masked)
     target = {
         "model": inputs.model.name,
         **({"framework": pack} if pack else {}),
@@ -184,7 +208,7 @@ def context_of(
         evidence=_evidence(inputs, dump),
         run_id=run.job.run_id if run else None,
         confinement=run.job.confinement if run else "none",
-        stand_ins=(f"the template {template.origin} stands in for the release's own",)
+        stand_ins=(f"the template {inputs.template} stands in for the release's own",)
         if inputs.template
         else (),
     )

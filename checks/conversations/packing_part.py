@@ -1,22 +1,43 @@
-"""Packing: documents in one sequence are kept apart."""
+"""Position ids, and packing: documents in one sequence are kept apart."""
 
-from collections import defaultdict
+from collections import Counter
 
 import numpy as np
 
 from checks.conversations.labels import place_of
-from checks.conversations.rows_case import Rows, not_here
+from checks.conversations.rows_case import Epochs, Rows, not_here
 from checks.records.documents import Document
 from checks.verdict import Coverage, Outcome, Part, Problem, part_of
 
 
-def packing_part(case: Rows) -> Part:
+def positions_part(case: Rows, epochs: Epochs) -> Part:
+    """Whether position ids count the tokens of each row that has its sequence to itself (of packed rows, see
+    ``packing_part``).
+    """
+    alone = [document for document in case.documents if document.sequence.index not in _packed(case)]
+    recorded = [document for document in alone if document.sequence.positions is not None]
+    if not recorded:
+        return not_here("ids/positions", "no position ids are recorded outside packs")
+    bodies = _bodies(epochs)
+    problems = [problem for document in recorded if (problem := _miscounted(document, bodies, packed=False))]
+    coverage = Coverage(judged=len(recorded), total=len(alone), unit="rows")
+    return part_of("ids/positions", problems, coverage=coverage)
+
+
+def _packed(case: Rows) -> set[int]:
+    """Indices of the sequences that hold several documents."""
+    counts = Counter(document.sequence.index for document in case.documents)
+    return {index for index, count in counts.items() if count > 1}
+
+
+def _bodies(epochs: Epochs) -> dict[tuple[int, int], tuple[int, int]]:
+    return {(each.document.sequence.index, each.document.number): each.body for each in epochs.pairs}
+
+
+def packing_part(case: Rows, epochs: Epochs) -> Part:
     """Whether position ids start again at each document."""
-    sequences = {document.sequence.index: document.sequence for document in case.documents}
-    counts: dict[int, int] = defaultdict(int)
-    for document in case.documents:
-        counts[document.sequence.index] += 1
-    packed = {index: sequences[index] for index, count in counts.items() if count > 1}
+    sequences = {document.sequence.index for document in case.documents}
+    packed, bodies = _packed(case), _bodies(epochs)
     if case.recipe.packing == "none" and not packed:
         return not_here("ids/packing", "the rows are not packed")
     problems, judged, unseen = [], 0, 0
@@ -30,7 +51,7 @@ def packing_part(case: Rows) -> Part:
             unseen += 1
         else:
             judged += 1
-            problem = _boundary(document)
+            problem = _miscounted(document, bodies, packed=True)
             problems += [problem] if problem else []
     total = judged + unseen
     reason = "no position ids are recorded, so nothing shows that attention stops at a document's edge"
@@ -59,21 +80,29 @@ def _packed_unasked(document: Document) -> Problem:
     )
 
 
-def _boundary(document: Document) -> Problem | None:
+def _miscounted(
+    document: Document, bodies: dict[tuple[int, int], tuple[int, int]], packed: bool
+) -> Problem | None:
+    """Positions that do not count a document's tokens from 0, its padding aside."""
     positions = document.sequence.positions
     if positions is None:
         return None
-    seen = positions[document.start : document.end]
+    start, end = bodies.get((document.sequence.index, document.number), (document.start, document.end))
+    seen = positions[start:end]
     wanted = np.arange(len(seen), dtype=np.int32)
     wrong = np.flatnonzero(seen != wanted)
     if len(wrong) == 0:
         return None
     at = int(wrong[0])
     return Problem(
-        code="boundary-ignored",
-        message="position ids do not start again at the document's first token",
+        code="boundary-ignored" if packed else "positions-differ",
+        message="position ids do not start again at the document's first token"
+        if packed
+        else "position ids do not count the row's tokens from 0",
         place=place_of(document, None, at),
         expected=f"position {at}",
         found=f"position {int(seen[at])}",
-        next_step="train with positions (or a mask) that keep packed documents apart",
+        next_step="train with positions (or a mask) that keep packed documents apart"
+        if packed
+        else "count positions over the attended tokens, from 0",
     )

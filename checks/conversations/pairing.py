@@ -21,6 +21,15 @@ class Pair:
     row: ExpectedRow
     alignment: Alignment
 
+    @property
+    def body(self) -> tuple[int, int]:
+        """[start, end) in the sequence: the row's tokens without padding; the document where they differ."""
+        document, alignment = self.document, self.alignment
+        if alignment.fit in (Fit.DIFFERS, Fit.EMPTY):
+            return document.start, document.end
+        doubled = alignment.fit is Fit.DOUBLE_BOS
+        return alignment.first - doubled, alignment.first + alignment.kept + alignment.appended
+
 
 @dataclass(frozen=True)
 class Pairing:
@@ -117,7 +126,7 @@ class _Matcher:
         """The ids as they stand, without padding at either end, and without a doubled first token."""
         ids = document.ids
         keys = [ids]
-        if document.unmasked and len(ids):
+        if len(ids):
             for padding in {int(ids[-1]), int(ids[0])}:
                 real = np.flatnonzero(ids != padding)
                 if len(real):

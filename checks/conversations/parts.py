@@ -7,7 +7,7 @@ from checks.conversations.epochs_part import epochs_part
 from checks.conversations.ids_parts import content_part, coverage_part, order_part, truncation_part
 from checks.conversations.label_parts import labels_part, stop_part
 from checks.conversations.labels import labelled
-from checks.conversations.packing_part import packing_part
+from checks.conversations.packing_part import packing_part, positions_part
 from checks.conversations.pairing import Pair, Pairing, pair
 from checks.conversations.rows_case import Epochs, Rows, comparable
 from checks.records.documents import Document
@@ -17,6 +17,7 @@ PARTS = (
     "ids/content",
     "ids/order",
     "ids/truncation",
+    "ids/positions",
     "ids/packing",
     "ids/coverage",
     "ids/epochs",
@@ -33,7 +34,8 @@ def judge_rows(case: Rows, progress: Progress) -> list[Part]:
         content_part(case, epochs),
         order_part(case, epochs),
         truncation_part(case, epochs),
-        packing_part(case),
+        positions_part(case, epochs),
+        packing_part(case, epochs),
         coverage_part(case, epochs),
         epochs_part(case, epochs),
         labels_part(case, rows, epochs),

@@ -12,15 +12,20 @@ from checks.verdict import Outcome, Part
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings that decide the right answer."""
+    """The settings that decide the right answer.
+
+    ``stops_named``: whether the release's generation_config.json names the stop ids. ``notes``: what the
+    reader of the rows has to say of their columns.
+    """
 
     packing: str = "none"
     shuffle: bool = False
     epochs: int | None = None
     world_size: int = 1
     terms: Terms = field(default_factory=Terms)
-    stop_has_a_part: bool = False
+    stops_named: bool = False
     labelled: bool = True
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,11 @@ class Epochs:
     def unexpected(self) -> tuple[Document, ...]:
         """Documents of any epoch that are no row of the workload."""
         return tuple(document for pairing in self.pairings for document in pairing.unexpected)
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Every paired document of every epoch."""
+        return tuple(each for found in self.pairings for each in (*found.pairs, *found.repeated))
 
 
 def comparable(each: Pair) -> bool:

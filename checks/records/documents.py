@@ -30,6 +30,14 @@ class Document:
         return self.sequence.ids[self.start : self.end]
 
     @property
+    def hole(self) -> int | None:
+        """The first of its tokens that the attention mask excludes, counted in the sequence; None without."""
+        if self.sequence.attention is None:
+            return None
+        masked = np.flatnonzero(self.sequence.attention[self.start : self.end] == 0)
+        return self.start + int(masked[0]) if len(masked) else None
+
+    @property
     def unmasked(self) -> bool:
         """Whether no attention mask says which tokens are padding."""
         return self.sequence.attention is None
@@ -66,9 +74,11 @@ def _longer(values: Ints | None, step: int) -> Ints | None:
     return None if values is None else np.concatenate([values, values[-1:] + np.int32(step)])
 
 
-def documents_of(sequence: Sequence, cuts: list[int] | None = None) -> Iterator[Document]:
+def documents_of(
+    sequence: Sequence, cuts: list[int] | None = None, padding: frozenset[int] = frozenset()
+) -> Iterator[Document]:
     """The documents of a sequence, cut where it says so (``lengths``) or at ``cuts``; else it is one
-    document.
+    document. What follows the last cut is none where it is padding (``padding``: ids that may pad).
     """
     ends = np.cumsum(sequence.lengths).tolist() if sequence.lengths else list(cuts or [])
     bounds = [0, *[end for end in ends if 0 < end < len(sequence.ids)], len(sequence.ids)]
@@ -76,11 +86,25 @@ def documents_of(sequence: Sequence, cuts: list[int] | None = None) -> Iterator[
     for low, high in pairwise(bounds):
         if low == high and len(bounds) > 2:
             continue
-        start, end = _attended(sequence, low, high)
         row = rows[number] if number < len(rows) and rows[number] >= 0 else None
+        if low and row is None and _is_padding(sequence, low, padding):
+            break
+        start, end = _attended(sequence, low, high)
         if start < end or len(bounds) == 2:
             yield Document(sequence, number, low, start, end, high, row)
         number += 1
+
+
+def _is_padding(sequence: Sequence, low: int, padding: frozenset[int]) -> bool:
+    """Whether everything from a token on is one repeated id that the loss does not cover (a known one
+    where there are no labels).
+    """
+    rest = sequence.ids[low:]
+    if (rest != rest[0]).any():
+        return False
+    if sequence.labels is None:
+        return int(rest[0]) in padding
+    return not sequence.supervised[low:].any()
 
 
 def _attended(sequence: Sequence, low: int, high: int) -> tuple[int, int]:

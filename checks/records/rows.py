@@ -3,10 +3,11 @@
 Formats: JSONL, the run record's safetensors (layout below), a data set that Hugging Face `datasets` saved,
 and a run folder. Fields: ``input_ids``, ``labels`` (-100: not supervised), optional ``attention_mask``,
 ``position_ids``, ``loss_weights``, ``row_id`` (index in the workload), ``epoch``, ``rank``, ``batch``,
-``seq_lens`` (documents packed into one sequence, in order) with ``row_ids``.
+``seq_lens`` (documents packed into one sequence, in order) with ``row_ids``. Loss masks take labels away, as
+trainers apply them: a token is labelled where no mask is 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,21 @@ from checks.rules import MAX_ROWS, MAX_TOKENS
 from checks.verdict import Evidence
 
 Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
 IGNORED = -100
 """The label of a token that the loss does not cover (torch's ``ignore_index``)."""
 
 PER_TOKEN = ("labels", "attention_mask", "position_ids")
 """Optional fields with one integer for each token of ``input_ids``."""
 LOSS_MASKS = ("assistant_masks", "completion_mask", "loss_mask", "assistant_mask")
-"""Columns that say with 0 and 1 what the loss covers, where a data set holds no labels yet."""
+"""Columns that say with 0 and 1 what the loss covers, beside labels or in their place."""
+WEIGHTS = ("loss_weights", "loss_weight", "weights")
+"""Columns with the loss weight of each token, or one of the whole row."""
 LENGTHS = ("seq_lens", "seq_lengths")
 """Columns with the lengths of the documents in a packed sequence."""
 ROW_INDEX = ("row_id", "epoch", "rank", "batch")
+COLUMNS = ("input_ids", "row_ids", *PER_TOKEN, *LOSS_MASKS, *WEIGHTS, *LENGTHS, *ROW_INDEX)
+"""Every column that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +50,35 @@ class Sequence:
     labels: Ints | None = None
     attention: Ints | None = None
     positions: Ints | None = None
-    weights: npt.NDArray[np.float32] | None = None
+    weights: Floats | None = None
     lengths: tuple[int, ...] | None = None
     rows: tuple[int, ...] = ()
     epoch: int | None = None
     rank: int = 0
     batch: int | None = None
 
+    @property
+    def supervised(self) -> npt.NDArray[np.bool_]:
+        """bool[T]: the tokens that the loss covers: labelled, with a weight that is not 0."""
+        if self.labels is None:
+            return np.zeros(len(self.ids), dtype=bool)
+        labelled: npt.NDArray[np.bool_] = self.labels != IGNORED
+        return labelled if self.weights is None else labelled & (self.weights != 0)
+
 
 @dataclass(frozen=True)
 class Dump:
-    """All sequences of a dump with what it is and where it came from. ``masked`` names the loss-mask
-    column used.
+    """All sequences of a dump with what it is and where it came from.
+
+    ``masked`` names the columns that make the labels where a loss mask does, ``unread`` columns that say
+    nothing to this reader.
     """
 
     sequences: tuple[Sequence, ...]
     kind: str
     evidence: tuple[Evidence, ...] = ()
-    masked: str | None = None
+    masked: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 class Limits:
@@ -79,36 +96,51 @@ class Limits:
             )
 
 
+class Gathered:
+    """Rows as they are read from named columns, and what is noted of the columns."""
+
+    def __init__(self, path: Path) -> None:
+        self.sequences: list[Sequence] = []
+        self._limits = Limits(path)
+        self._names: dict[str, None] = {}
+
+    def add(self, row: Mapping[str, Any], where: str, names: Iterable[str] = ()) -> None:
+        """Read one row; ``names`` are its columns, where ``row`` holds only some. Raises `BadInput`."""
+        sequence = from_mapping(len(self.sequences), row, where)
+        self._limits.add(len(sequence.ids))
+        self.sequences.append(sequence)
+        self._names.update(dict.fromkeys(name for name in row if row[name] is not None))
+        self._names.update(dict.fromkeys(names))
+
+    def dump(self, kind: str) -> Dump:
+        """All rows."""
+        masks = tuple(name for name in LOSS_MASKS if name in self._names)
+        masked = ("labels", *masks) if masks and "labels" in self._names else masks
+        unread = tuple(name for name in self._names if name not in COLUMNS)
+        return Dump(tuple(self.sequences), kind, masked=masked, unread=unread)
+
+
 def read_jsonl(path: Path) -> Dump:
     """A dump with one JSON object for each sequence. Raises `BadInput` at the line that does not fit."""
-    limits, sequences, masked = Limits(path), list[Sequence](), None
+    gathered = Gathered(path)
     for where, row in read_json_lines(path):
         if not isinstance(row, dict) or "input_ids" not in row:
             columns = ", ".join(list(row)[:8]) if isinstance(row, dict) else type(row).__name__
             raise BadInput(
                 f"{path}, {where} has no input_ids ({columns})", "write input_ids and labels in each row"
             )
-        sequence, used = from_mapping(len(sequences), row, f"{path}, {where}")
-        masked = masked or used
-        limits.add(len(sequence.ids))
-        sequences.append(sequence)
-    return Dump(tuple(sequences), "JSONL", masked=masked)
+        gathered.add(row, f"{path}, {where}")
+    return gathered.dump("JSONL")
 
 
-def from_mapping(index: int, row: Mapping[str, Any], where: str) -> tuple[Sequence, str | None]:
-    """A sequence from named values, and the loss-mask column its labels come from, if any."""
+def from_mapping(index: int, row: Mapping[str, Any], where: str) -> Sequence:
+    """A sequence from named values. Raises `BadInput`."""
     ids = integers(row["input_ids"], f"{where}, input_ids")
     fields = {
         name: per_token(row[name], len(ids), f"{where}, {name}")
         for name in PER_TOKEN
         if row.get(name) is not None
     }
-    masked = None
-    if "labels" not in fields:
-        masked = next((name for name in LOSS_MASKS if row.get(name) is not None), None)
-        if masked:
-            mask = per_token(row[masked], len(ids), f"{where}, {masked}")
-            fields["labels"] = np.where(mask != 0, ids, np.int32(IGNORED)).astype(np.int32)
     lengths = next(
         (_lengths(row[name], len(ids), where) for name in LENGTHS if row.get(name) is not None), None
     )
@@ -116,22 +148,52 @@ def from_mapping(index: int, row: Mapping[str, Any], where: str) -> tuple[Sequen
     rows = integers(row["row_ids"], f"{where}, row_ids").tolist() if row.get("row_ids") is not None else []
     if not rows and named["row_id"] is not None:
         rows = [named["row_id"]]
-    return (
-        Sequence(
-            index,
-            ids,
-            fields.get("labels"),
-            fields.get("attention_mask"),
-            fields.get("position_ids"),
-            None,
-            lengths,
-            tuple(rows),
-            named["epoch"],
-            named["rank"] or 0,
-            named["batch"],
-        ),
-        masked,
+    return Sequence(
+        index,
+        ids,
+        _masked_labels(row, ids, fields.get("labels"), where),
+        fields.get("attention_mask"),
+        fields.get("position_ids"),
+        _weights(row, len(ids), where),
+        lengths,
+        tuple(rows),
+        named["epoch"],
+        named["rank"] or 0,
+        named["batch"],
     )
+
+
+def _masked_labels(row: Mapping[str, Any], ids: Ints, labels: Ints | None, where: str) -> Ints | None:
+    """The labels (without any, the ids) where every loss mask of the row is on; None without either."""
+    for name in LOSS_MASKS:
+        if row.get(name) is not None:
+            mask = per_token(row[name], len(ids), f"{where}, {name}")
+            labels = np.where(mask != 0, ids if labels is None else labels, np.int32(IGNORED))
+    return None if labels is None else labels.astype(np.int32, copy=False)
+
+
+def _weights(row: Mapping[str, Any], length: int, where: str) -> Floats | None:
+    """float32[length]: the product of the weight columns; None without one."""
+    found = [(row[name], f"{where}, {name}") for name in WEIGHTS if row.get(name) is not None]
+    weights = np.ones(length, dtype=np.float32)
+    for value, name in found:
+        weights = weights * _numbers(value, length, name)
+    return weights if found else None
+
+
+def _numbers(value: Any, length: int, where: str) -> Floats:
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError) as error:
+        raise BadInput(f"{where} is no flat list of numbers: {error}") from error
+    if array.size == 0 and array.ndim == 1:
+        array = array.astype(np.float32)
+    if array.dtype.kind not in "iuf" or array.ndim > 1:
+        raise BadInput(f"{where} is neither a number nor a flat list of numbers")
+    if array.ndim == 1 and len(array) != length:
+        raise BadInput(f"{where} has {len(array)} values for {length} tokens", "write one for each token")
+    with np.errstate(over="ignore"):  # what is too large for a weight reads as infinite and is told as such
+        return np.broadcast_to(array, length).astype(np.float32)
 
 
 def integers(value: Any, where: str) -> Ints:

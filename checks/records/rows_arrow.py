@@ -5,19 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from checks.errors import BadInput
-from checks.records.rows import (
-    LENGTHS,
-    LOSS_MASKS,
-    PER_TOKEN,
-    ROW_INDEX,
-    Dump,
-    Limits,
-    Sequence,
-    from_mapping,
-)
+from checks.records.rows import COLUMNS, Dump, Gathered
 from checks.records.runs import read_json
-
-_COLUMNS = ("input_ids", "row_ids", *PER_TOKEN, *LOSS_MASKS, *LENGTHS, *ROW_INDEX)
 
 
 def is_saved_dataset(path: Path) -> bool:
@@ -28,13 +17,10 @@ def is_saved_dataset(path: Path) -> bool:
 def read_saved_dataset(path: Path) -> Dump:
     """Every row of a saved data set. Raises `BadInput`."""
     folder = _split(path)
-    limits, sequences, masked = Limits(path), list[Sequence](), None
-    for row in _rows(folder):
-        sequence, used = from_mapping(len(sequences), row, f"{folder}, row {len(sequences)}")
-        masked = masked or used
-        limits.add(len(sequence.ids))
-        sequences.append(sequence)
-    return Dump(tuple(sequences), "saved data set", masked=masked)
+    gathered = Gathered(path)
+    for number, (row, names) in enumerate(_rows(folder)):
+        gathered.add(row, f"{folder}, row {number}", names)
+    return gathered.dump("saved data set")
 
 
 def _split(path: Path) -> Path:
@@ -49,7 +35,7 @@ def _split(path: Path) -> Path:
     return path / names[0]
 
 
-def _rows(folder: Path) -> Iterator[dict[str, Any]]:
+def _rows(folder: Path) -> Iterator[tuple[dict[str, Any], list[str]]]:
     import pyarrow as arrow
 
     state = read_json(folder / "state.json")
@@ -70,13 +56,14 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
             raise BadInput(f"{folder / name} cannot be read as Arrow: {str(error)[:200]}") from error
 
 
-def _batch_rows(batch: Any, path: Path) -> Iterator[dict[str, Any]]:
+def _batch_rows(batch: Any, path: Path) -> Iterator[tuple[dict[str, Any], list[str]]]:
     import pyarrow as arrow
 
-    present = [name for name in _COLUMNS if name in batch.schema.names]
+    present = [name for name in COLUMNS if name in batch.schema.names]
     if "input_ids" not in present:
         raise BadInput(f"{path} has no column input_ids ({', '.join(batch.schema.names)[:200]})")
     columns = {name: batch.column(name) for name in present}
+    unread = [name for name in batch.schema.names if name not in COLUMNS]
     for number in range(batch.num_rows):
         row: dict[str, Any] = {}
         for name, column in columns.items():
@@ -87,4 +74,4 @@ def _batch_rows(batch: Any, path: Path) -> Iterator[dict[str, Any]]:
             row[name] = value.values.to_numpy(zero_copy_only=False) if listed else value.as_py()
         if "input_ids" not in row:
             raise BadInput(f"{path} has a row without input_ids")
-        yield row
+        yield row, unread

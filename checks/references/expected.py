@@ -89,18 +89,37 @@ class _Rendered:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Templates:
+    """The template of conversations without tools, and that of conversations that offer some."""
+
+    plain: ChatTemplate
+    tools: ChatTemplate
+
+    @classmethod
+    def of(cls, template: ChatTemplate) -> "Templates":
+        """One template for both."""
+        return cls(template, template)
+
+    @property
+    def distinct(self) -> tuple[ChatTemplate, ...]:
+        """Each template once."""
+        return (self.plain,) if self.plain is self.tools else (self.plain, self.tools)
+
+
 class Reference:
-    """The release's own template and tokenizer, applied to conversations."""
+    """The release's own templates and tokenizer, applied to conversations."""
 
     def __init__(
         self,
-        template: ChatTemplate,
+        templates: Templates | ChatTemplate,
         tokenizer: ReleaseTokenizer,
         stops: StopTokens,
         supervise: Supervise = "all",
     ) -> None:
-        self.template, self.tokenizer, self.stops, self.supervise = template, tokenizer, stops, supervise
-        self._sentinels = SentinelReference(template)
+        self.templates = Templates.of(templates) if isinstance(templates, ChatTemplate) else templates
+        self.tokenizer, self.stops, self.supervise = tokenizer, stops, supervise
+        self._sentinels = {id(template): SentinelReference(template) for template in self.templates.distinct}
         self._stop_texts = [
             text for number in sorted(stops.ids) if (text := tokenizer.tokenizer.id_to_token(number))
         ]
@@ -144,19 +163,20 @@ class Reference:
             yield from self._expect(rendered)
 
     def _render(self, conversation: Conversation) -> _Rendered:
+        template = self.templates.plain if conversation.tools is None else self.templates.tools
         try:
-            messages, whole = render_whole(self.template, conversation.messages, conversation.tools)
+            messages, whole = render_whole(template, conversation.messages, conversation.tools)
         except DateNeeded as error:
             raise NotEvaluated(
-                f"{error} ({self.template.origin}), and no date is given",
+                f"{error} ({template.origin}), and no date is given",
                 "give the date the rows were made on, for example --date 2026-01-31",
             ) from error
         except RenderTimeout:
             raise
         except RenderError as error:
             return _unrendered(conversation, str(error))
-        turns = render_turns(self.template, messages, conversation.tools, whole)
-        skeleton, owners = self._sentinels.skeleton(messages, conversation.tools)
+        turns = render_turns(template, messages, conversation.tools, whole)
+        skeleton, owners = self._sentinels[id(template)].skeleton(messages, conversation.tools)
         return _Rendered(conversation, messages, whole, turns, skeleton, owners)
 
     def _expect(self, rendered: list[_Rendered]) -> Iterator[ExpectedRow]:

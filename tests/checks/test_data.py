@@ -30,7 +30,7 @@ def test_a_clean_single_pass_dump_passes(tmp_path: Path, release: Path, rows: li
     verdict = judged(tmp_path, release, rows)
     assert verdict.outcome is Outcome.PASS, verdict.reason
     unjudged = [part.name for part in verdict.parts if not part.applicable]
-    assert unjudged == ["ids/packing", "ids/epochs"]
+    assert unjudged == ["ids/positions", "ids/packing", "ids/epochs"]
     assert str(part(verdict, "labels").coverage) == "18/18 turns"
     results = {injection.fault: injection.result for injection in verdict.injected}
     assert results.pop("packed boundary ignored") is Caught.NOT_APPLICABLE
@@ -86,7 +86,9 @@ def test_a_row_that_one_epoch_lacks_is_dropped(tmp_path: Path, release: Path, ro
 
 def test_a_row_that_comes_twice_is_repeated(tmp_path: Path, release: Path, rows: list[Row]) -> None:
     verdict = judged(tmp_path, release, [*rows, rows[2]], shuffle=True)
-    assert only(verdict, "ids/coverage", "row-repeated").place.row == 2
+    problem = only(verdict, "ids/coverage", "row-repeated")
+    assert problem.place.row == 2
+    assert "DistributedSampler" in str(problem.next_step)
 
 
 def test_a_row_of_no_conversation_is_unexpected(tmp_path: Path, release: Path, rows: list[Row]) -> None:

@@ -1,6 +1,7 @@
 """Labels and stop tokens in the data check."""
 
 import copy
+import json
 from pathlib import Path
 
 import numpy as np
@@ -106,13 +107,34 @@ def test_an_unlabelled_stop_token_is_never_taught(tmp_path: Path, release: Path,
     assert (problem.place.row, problem.place.turn, problem.place.token) == (1, 1, stop)
 
 
-def test_without_stop_ids_in_the_release_the_stop_part_does_not_apply(
-    tmp_path: Path, rows: list[Row]
-) -> None:
+def test_without_stop_ids_in_the_release_eos_is_the_stop_token(tmp_path: Path, rows: list[Row]) -> None:
     release = write_release(tmp_path / "release", stops=None)
     verdict = judged(tmp_path, release, rows)
     assert verdict.outcome is Outcome.PASS
-    assert not part(verdict, "stop").applicable
+    assert part(verdict, "stop").applicable
+    assert "eos" in part(verdict, "stop").notes[0]
+    rows[1]["labels"][reply(rows[1])[-1]] = -100
+    assert failures(judged(tmp_path, release, rows))["stop"] == {"stop-unlabelled"}
+
+
+@pytest.mark.parametrize(
+    ("eos", "outcome"), [("<|stop|>", Outcome.INCONCLUSIVE), (None, Outcome.NOT_EVALUATED)]
+)
+def test_a_stop_that_is_not_known_is_never_passed(
+    tmp_path: Path, rows: list[Row], eos: str | None, outcome: Outcome
+) -> None:
+    release = write_release(tmp_path / "release", stops=None)
+    path = release / "tokenizer_config.json"
+    configuration = json.loads(path.read_text("utf-8")) | {"eos_token": eos}
+    path.write_text(json.dumps(configuration), "utf-8")
+    for each in rows:  # without a known stop token the turn reaches to the next header
+        on = [n for n in range(1, len(each["labels"])) if each["labels"][n - 1] != -100]
+        for n in on:
+            each["labels"][n] = each["input_ids"][n]
+    verdict = judged(tmp_path, release, rows)
+    assert part(verdict, "labels").outcome is Outcome.PASS
+    assert part(verdict, "stop").outcome is outcome
+    assert verdict.outcome is outcome
 
 
 def test_the_last_reply_alone_is_a_recipe_setting(tmp_path: Path, release: Path) -> None:
@@ -120,9 +142,8 @@ def test_the_last_reply_alone_is_a_recipe_setting(tmp_path: Path, release: Path)
     assert judged(tmp_path, release, dump, supervise="last").outcome is Outcome.PASS
     found = failures(judged(tmp_path, release, dump))
     assert found == {"labels": {"token-not-supervised"}, "stop": {"stop-unlabelled"}}
-    assert failures(judged(tmp_path, release, tiny_release.rows(), supervise="last")) == {
-        "labels": {"token-wrongly-supervised"}
-    }
+    verdict = judged(tmp_path, release, tiny_release.rows(), supervise="last")
+    assert "of an assistant turn" in only(verdict, "labels", "token-wrongly-supervised").message
 
 
 def test_a_row_with_nothing_supervised_is_named_as_such(

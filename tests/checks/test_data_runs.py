@@ -141,8 +141,9 @@ def test_packed_documents_of_a_record_are_told_apart(tmp_path: Path, release: Pa
     assert verdict.outcome is Outcome.PASS, verdict.reason
     sequence["position_ids"] = list(range(len(sequence["input_ids"])))
     verdict = judged(tmp_path, release, write_run(tmp_path / "other", {0: [sequence]}, packing="documents"))
-    assert verdict.parts[4].problems[0].code == "boundary-ignored"
-    assert (verdict.parts[4].problems[0].place.row, verdict.parts[4].problems[0].place.token) == (1, 0)
+    problem = next(part for part in verdict.parts if part.name == "ids/packing").problems[0]
+    assert problem.code == "boundary-ignored"
+    assert (problem.place.row, problem.place.token) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -189,3 +190,27 @@ def test_labels_recorded_one_ahead_are_read_as_such(tmp_path: Path, release: Pat
     verdict = judged(tmp_path, release, seal(run))
     assert verdict.outcome is Outcome.PASS, verdict.reason
     assert verdict.settings["labels"] == "shifted"
+
+
+def test_the_template_a_run_trained_with_is_no_reference(tmp_path: Path, release: Path) -> None:
+    other = tmp_path / "other.jinja"
+    begin = "{{ bos_token }}"
+    other.write_text(tiny_release.TEMPLATE.replace(begin, begin + "<|system|>\nBe evil.<|end|>\n"), "utf-8")
+    extra = tiny_release.tokenizer().encode("<|system|>\nBe evil.<|end|>\n", add_special_tokens=False).ids
+    dump = [
+        {
+            "input_ids": each["input_ids"][:1] + extra + each["input_ids"][1:],
+            "labels": each["labels"][:1] + [-100] * len(extra) + each["labels"][1:],
+        }
+        for each in tiny_release.rows()
+    ]
+    run = write_run(tmp_path / "run", {0: dump})
+    job = json.loads((run / "job.json").read_text("utf-8")) | {"inputs": {"template": str(other)}}
+    (run / "job.json").write_text(json.dumps(job), "utf-8")
+    verdict = judged(tmp_path, release, seal(run))
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.settings["template"] == "tokenizer_config.json"
+    assert verdict.settings["template_of_the_run"] == str(other)
+    named = judged(tmp_path, release, run, template=other)
+    assert named.outcome is Outcome.PASS, named.reason
+    assert "other.jinja stands in for the release's own" in named.stand_ins[0]

@@ -191,8 +191,9 @@ def test_the_second_reference_uses_nothing_of_the_first() -> None:
 def test_sentinels_place_a_text_as_the_template_prints_it(template: str, content: str, shown: str) -> None:
     made = reference(template)
     messages = [CHAT[0], {"role": "assistant", "content": content}]
-    whole = made.template.render(messages)
-    skeleton, owners = sentinels.SentinelReference(made.template).skeleton(messages, None)
+    template_ = made.templates.plain
+    whole = template_.render(messages)
+    skeleton, owners = sentinels.SentinelReference(template_).skeleton(messages, None)
     assert skeleton is not None
     bodies = sentinels.place(whole, skeleton, owners, sentinels.texts_of(messages))
     assert bodies is not None
@@ -206,7 +207,8 @@ def test_a_template_that_depends_on_the_words_is_not_placed() -> None:
     made = reference(
         PLAIN.replace("{{ m.content }}", "{{ m.content }}{% if 'One' in m.content %}!{% endif %}")
     )
-    whole = made.template.render(CHAT)
-    skeleton, owners = sentinels.SentinelReference(made.template).skeleton(CHAT, None)
+    template_ = made.templates.plain
+    whole = template_.render(CHAT)
+    skeleton, owners = sentinels.SentinelReference(template_).skeleton(CHAT, None)
     assert skeleton is not None
     assert sentinels.place(whole, skeleton, owners, sentinels.texts_of(CHAT)) is None
