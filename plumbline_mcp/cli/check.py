@@ -130,5 +130,5 @@ def _run(
     if as_json:
         print_json(verdict)
     else:
-        print_verdict(verdict, workspace.home)
+        print_verdict(workspace.verdict(verdict.id), workspace.home)
     return exit_code(verdict.outcome)

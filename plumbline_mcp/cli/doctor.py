@@ -102,7 +102,7 @@ def _own_environment() -> Finding:
 
 
 def _sharing() -> list[str]:
-    """Other distributions here that build on a reference library: training frameworks and the like."""
+    """Distributions here that build on a reference library and that are none of our requirements."""
     from importlib import metadata
 
     from packaging.requirements import InvalidRequirement, Requirement
@@ -118,10 +118,12 @@ def _sharing() -> list[str]:
         extra_only = requirement.marker is not None and "extra" in str(requirement.marker)
         return "" if extra_only else canonicalize_name(requirement.name)
 
+    own = {DISTRIBUTION, *map(needs, metadata.requires(DISTRIBUTION) or ())}
     return sorted(
         found.name
         for found in metadata.distributions()
-        if found.name != DISTRIBUTION and {"torch", "transformers"} & set(map(needs, found.requires or ()))
+        if canonicalize_name(found.name) not in own
+        and {"torch", "transformers"} & set(map(needs, found.requires or ()))
     )
 
 

@@ -133,7 +133,10 @@ def _runs(home: Any, limit: int, after: str | None) -> tuple[list[dict[str, Any]
 def _verdicts(
     home: Any, check: str | None, outcome: OutcomeName | None, limit: int, after: str | None
 ) -> tuple[list[dict[str, Any]], "Table"]:
+    from rich.text import Text
+
     from plumbline_mcp.cli.screen import outcome_text, table, untrusted
+    from plumbline_mcp.report.subjects import subject
 
     workspace = _existing(home)
     wanted = outcome.value if outcome else None
@@ -145,19 +148,20 @@ def _verdicts(
             "outcome": stored.verdict.outcome.value,
             "reason": stored.verdict.reason,
             "created": stored.created,
+            "inputs": stored.inputs,
         }
         for stored in found
     ]
     cells = (
         [
-            untrusted(stored.verdict.id),
-            untrusted(stored.created[:16]),
+            untrusted(stored.verdict.id).append(f"\n{stored.created[:16]}", "dim"),
             outcome_text(stored.verdict.outcome),
+            Text("\n").join(untrusted(line, limit=80) for line in subject(stored)),
             untrusted(stored.verdict.reason, limit=160),
         ]
         for stored in found
     )
-    return rows, table("id", "stored (UTC)", "outcome", "reason", rows=cells)
+    return rows, table("id, stored (UTC)", "outcome", "judged", "reason", rows=cells)
 
 
 def _existing(home: Any) -> "Workspace | None":

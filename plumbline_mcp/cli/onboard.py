@@ -76,7 +76,7 @@ def _print(result: "OnboardResult", workspace: "Workspace") -> None:
     out = console()
     for verdict in result.verdicts:
         if verdict.outcome is not Outcome.PASS:
-            print_verdict(verdict, workspace.home, out)
+            print_verdict(workspace.verdict(verdict.id), workspace.home, out)
             out.print()
     rows = (
         [untrusted(v.id), untrusted(v.check), outcome_text(v.outcome), untrusted(v.reason)]

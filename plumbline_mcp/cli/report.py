@@ -10,8 +10,8 @@ from plumbline_mcp.cli.options import FLAG, Home, Json, paragraphs
 if TYPE_CHECKING:
     from plumbline_mcp.workspace import StoredVerdict, Workspace
 
-_CONSIDERED = 200
-"""The newest verdicts among which the latest of each check and target is looked for."""
+_CONSIDERED = 500
+"""The newest verdicts among which the latest of each check and its inputs is looked for."""
 
 
 NAME = "report"
@@ -29,12 +29,17 @@ def register(app: typer.Typer) -> None:
 def report(
     identifiers: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ID", help="Verdicts; default: the latest of each check and target."),
+        typer.Argument(
+            metavar="ID", help="Verdicts; default: the latest of each check on each set of inputs."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Where to write; reports/latest in the workspace by default."),
     ] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", metavar=FLAG, help="Every verdict of the workspace.")
+    ] = False,
     browse: Annotated[bool, typer.Option("--open", metavar=FLAG, help="Open the page in a browser.")] = False,
     json_output: Json = False,
     home: Home = None,
@@ -48,11 +53,14 @@ def report(
     from plumbline_mcp.workspace import Workspace
 
     workspace = Workspace.open(home, create=False)
-    chosen = [workspace.verdict(name) for name in identifiers or ()] or latest(workspace)
-    written = write_report(chosen, output or workspace.home / "reports" / "latest")
+    chosen = _chosen(workspace, identifiers or [], all_)
+    left_out = _left_out(workspace, chosen)
+    written = write_report(chosen, output or workspace.home / "reports" / "latest", left_out=left_out)
     if json_output:
         print_json(written)
     else:
+        if left_out:
+            console().print(untrusted(left_out, "dim"))
         for path in (written.html, written.markdown):
             console().print(untrusted(path), soft_wrap=True)
     if browse:
@@ -61,14 +69,31 @@ def report(
         webbrowser.open(written.html.as_uri())
 
 
-def latest(workspace: "Workspace") -> "list[StoredVerdict]":
-    """The newest verdict of each check on each target, oldest first. Raises `UsageError`: none is stored."""
+def _chosen(workspace: "Workspace", identifiers: list[str], everything: bool) -> "list[StoredVerdict]":
+    """The named verdicts, all, or the latest of each subject. Raises `UsageError`: there is none."""
     from plumbline_mcp.errors import UsageError
+    from plumbline_mcp.report.subjects import newest_of_each
 
-    newest: dict[str, StoredVerdict] = {}
-    for stored in workspace.verdicts(limit=_CONSIDERED):
-        verdict = stored.verdict
-        newest.setdefault(f"{verdict.check} {sorted(verdict.target.items())}", stored)
-    if not newest:
+    if identifiers and everything:
+        raise typer.BadParameter("name verdicts or take all of them, not both", param_hint="--all")
+    if identifiers:
+        return [workspace.verdict(name) for name in dict.fromkeys(identifiers)]
+    limit = max(workspace.verdict_count(), 1) if everything else _CONSIDERED
+    found = workspace.verdicts(limit=limit)
+    if not found:
         raise UsageError(f"there is no verdict in {workspace.home} yet", "plumbline check --help")
-    return list(newest.values())[::-1]
+    return found[::-1] if everything else newest_of_each(found)
+
+
+def _left_out(workspace: "Workspace", chosen: "list[StoredVerdict]") -> str:
+    """How many verdicts are not in the report, and how they would be; empty when none is left out."""
+    failed = sum(stored.verdict.outcome.value == "fail" for stored in chosen)
+    absent = workspace.verdict_count() - len(chosen)
+    if absent <= 0:
+        return ""
+    failures = workspace.verdict_count(outcome="fail") - failed
+    return (
+        f"{absent} of this workspace's verdicts {'is' if absent == 1 else 'are'} not in this report"
+        f" ({failures} of them failed); plumbline report --all includes them,"
+        " plumbline report ID ... chooses."
+    )

@@ -59,7 +59,7 @@ def _print_stored(stored: "StoredVerdict", workspace: "Workspace") -> None:
     from plumbline_mcp.cli.verdict_view import print_verdict
 
     verdict = stored.verdict
-    print_verdict(verdict, workspace.home, problems=None)
+    print_verdict(stored, workspace.home, problems=None)
     rows = [
         [untrusted(e.role), untrusted(e.sha256[:12]), untrusted(e.size), untrusted(e.path)]
         for e in verdict.evidence

@@ -9,6 +9,8 @@ from rich.text import Text
 from checks.verdict import Outcome, Part, Verdict
 from plumbline_mcp.cli.screen import caught_text, console, labelled, outcome_text, table, untrusted
 from plumbline_mcp.report.problems import ProblemGroup, grouped
+from plumbline_mcp.report.subjects import inputs_of
+from plumbline_mcp.workspace import StoredVerdict
 
 _PROBLEMS_SHOWN = 5
 """Places shown of each kind of problem."""
@@ -26,12 +28,12 @@ _NOTE = 100
 
 
 def print_verdict(
-    verdict: Verdict, home: Path, screen: Console | None = None, problems: int | None = _PROBLEMS_SHOWN
+    stored: StoredVerdict, home: Path, screen: Console | None = None, problems: int | None = _PROBLEMS_SHOWN
 ) -> None:
     """Print a verdict of the workspace at ``home``, at most so many ``problems`` of a kind (None: all)."""
-    out = screen or console()
+    out, verdict = screen or console(), stored.verdict
     out.print(_headline(verdict))
-    for name, value in verdict.target.items():
+    for name, value in (*inputs_of(stored), *verdict.target.items()):
         out.print(Text.assemble(untrusted(f"  {name}: ", "dim"), untrusted(value, limit=_VALUE)))
     if verdict.parts:
         out.print(table("part", "outcome", "judged", "why", rows=map(_part_row, verdict.parts)))

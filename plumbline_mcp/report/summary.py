@@ -9,9 +9,10 @@ from checks.check import Check
 from checks.verdict import Caught, Measurement, Outcome, Verdict, combine
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.report.problems import ProblemGroup, grouped
+from plumbline_mcp.report.subjects import Facts, inputs_of, subject
 from plumbline_mcp.workspace import StoredVerdict
 
-Facts = tuple[tuple[str, str], ...]
+_WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_EVALUATED, Outcome.PASS)
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Section:
     title: str
     question: str
     rule: str
+    judged: str
+    inputs: Facts
     target: Facts
     groups: tuple[ProblemGroup, ...]
     measurements: tuple[tuple[str, Measurement], ...]
@@ -57,6 +60,8 @@ class Report:
     confinements: tuple[str, ...]
     stand_ins: tuple[str, ...]
     not_run: tuple[str, ...]
+    planted: str
+    left_out: str
 
     @property
     def headline(self) -> str:
@@ -71,16 +76,17 @@ class Report:
         }[self.outcome]
 
 
-def summarize(stored: Sequence[StoredVerdict]) -> Report:
-    """Work out a report, in the order of the training lifecycle. Raises `UsageError` for no verdict."""
+def summarize(stored: Sequence[StoredVerdict], planted: str = "", left_out: str = "") -> Report:
+    """Work out a report: the worst outcome first, then in the order of the training lifecycle.
+
+    ``planted`` says which fault was planted on purpose, ``left_out`` which verdicts are not in the report.
+    Raises `UsageError` for no verdict.
+    """
     if not stored:
         raise UsageError("a report needs at least one verdict", "plumbline check --help")
     known = checks.discover()
     order = list(known)
-    ranked = sorted(
-        stored,
-        key=lambda s: (order.index(s.verdict.check) if s.verdict.check in order else len(order), s.created),
-    )
+    ranked = sorted(stored, key=lambda s: _rank(s, order))
     verdicts = [s.verdict for s in ranked]
     shared = _shared_target(verdicts)
     return Report(
@@ -93,7 +99,15 @@ def summarize(stored: Sequence[StoredVerdict]) -> Report:
         confinements=_distinct(verdict.confinement for verdict in verdicts),
         stand_ins=_distinct(text for verdict in verdicts for text in verdict.stand_ins),
         not_run=tuple(name for name in order if name not in {verdict.check for verdict in verdicts}),
+        planted=planted,
+        left_out=left_out,
     )
+
+
+def _rank(stored: StoredVerdict, order: list[str]) -> tuple[int, int, str]:
+    verdict = stored.verdict
+    place = order.index(verdict.check) if verdict.check in order else len(order)
+    return _WORST_FIRST.index(verdict.outcome), place, stored.created
 
 
 def _section(stored: StoredVerdict, check: Check[Any, Any] | None, shared: Facts) -> Section:
@@ -105,6 +119,8 @@ def _section(stored: StoredVerdict, check: Check[Any, Any] | None, shared: Facts
         title=check.title if check else verdict.check,
         question=check.question if check else "",
         rule=check.rule if check else "",
+        judged=", ".join(subject(stored)),
+        inputs=inputs_of(stored),
         target=tuple(item for item in verdict.target.items() if item not in shared),
         groups=tuple(group for part in verdict.parts for group in grouped(part)),
         measurements=tuple((part.name, m) for part in verdict.parts for m in part.measurements),

@@ -18,10 +18,13 @@ class ReportFiles(Frozen):
     markdown: Path
 
 
-def write_report(stored: Sequence[StoredVerdict], folder: Path) -> ReportFiles:
+def write_report(
+    stored: Sequence[StoredVerdict], folder: Path, *, planted: str = "", left_out: str = ""
+) -> ReportFiles:
     """Write ``report.html`` and ``report.md`` into ``folder`` (made when missing).
 
-    The same verdicts give the same bytes. Raises `PlumblineError` when nothing can be written there.
+    ``planted`` and ``left_out`` are as for `summarize`. The same verdicts give the same bytes. Raises
+    `PlumblineError` when nothing can be written there.
     """
     from plumbline_mcp.report.pages import (
         render_html,
@@ -29,7 +32,7 @@ def write_report(stored: Sequence[StoredVerdict], folder: Path) -> ReportFiles:
     )  # jinja2 and matplotlib load only here
     from plumbline_mcp.report.summary import summarize
 
-    report = summarize(stored)
+    report = summarize(stored, planted, left_out)
     folder = folder.expanduser().absolute()
     files = ReportFiles(html=folder / "report.html", markdown=folder / "report.md")
     pages = {files.html: render_html(report), files.markdown: render_markdown(report)}

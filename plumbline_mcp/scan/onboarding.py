@@ -54,15 +54,23 @@ async def onboard(
     reports = workspace.home / "reports"
     for folder in reports.glob("onboard-*"):
         sweep_temporaries(folder)
-    files = write_report(stored, reports / f"onboard-{verdicts[-1].id}")
+    result = score(entry, verdicts)
+    folder = reports / f"onboard-{verdicts[-1].id}"
+    files = write_report(stored, folder, planted=_planted(entry, result) if plant else "")
     return OnboardResult(
         outcome=outcome,
         verdicts=tuple(verdicts),
         report=files.html,
         markdown=files.markdown,
         plant=plant,
-        result=score(entry, verdicts),
+        result=result,
     )
+
+
+def _planted(entry: FaultEntry, result: EntryResult) -> str:
+    """For the head of the report: which fault the scan planted, and whether it was found."""
+    also = f"; also seen: {', '.join(result.extra)}" if result.extra else ""
+    return f"{entry.id} ({entry.title}): {result.score.value.replace('_', ' ')}{also}"
 
 
 def _entry(plant: str | None, folder: Path | None) -> tuple[Corpus | None, FaultEntry]:

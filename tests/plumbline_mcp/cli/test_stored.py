@@ -1,5 +1,6 @@
 """list, show, report and doctor on a workspace with verdicts made by hand."""
 
+import html
 import json
 import resource
 import shutil
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from checks.verdict import Verdict
+from checks.verdict import Outcome, Verdict
 from plumbline_mcp.cli import doctor
+from plumbline_mcp.workspace import Workspace
+from tests.plumbline_mcp import handmade_verdicts
 from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline
 
 
@@ -21,6 +24,9 @@ def test_list_shows_the_newest_verdict_first(filled: Path) -> None:
     assert shown.index("image-0001") < shown.index("export-0001") < shown.index("data-0001")
     assert "✗ fail" in shown
     assert "? inconclusive" in shown
+    narrow = plumbline("list", home=filled, COLUMNS="80").stdout
+    assert "of m" in narrow
+    assert all(len(line) <= 80 for line in narrow.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -75,6 +81,11 @@ def test_show_prints_every_listed_problem_with_place_expected_and_found(filled: 
     assert "15 of 17 problems" in shown
 
 
+def test_show_says_what_was_judged_before_its_parts(filled: Path) -> None:
+    shown = plumbline("show", "data-0001", home=filled).stdout
+    assert shown.index("model: /m") < shown.index("ids/content")
+
+
 def test_show_a_run(filled: Path) -> None:
     shown = plumbline("show", "rows-0001", home=filled).stdout
     assert "sealed" in shown
@@ -90,6 +101,26 @@ def test_report_writes_both_pages_where_it_says(filled: Path, tmp_path: Path) ->
     page = written["html"].read_text(encoding="utf-8")
     assert all(name in page for name in ("data-0001", "export-0001", "image-0001"))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "report.md"]
+
+
+def test_report_keeps_the_failure_of_one_input_beside_the_pass_of_another(tmp_path: Path) -> None:
+    workspace, failed = Workspace.open(tmp_path / "home"), handmade_verdicts.data_fail()
+    passed = failed.model_copy(update={"outcome": Outcome.PASS, "parts": ()})
+    for verdict, rows in ((passed, "/old"), (failed, "/bad"), (passed, "/good"), (passed, "/old")):
+        workspace.add_verdict(verdict, {"model": "/m", "rows": rows})
+    ended = plumbline("report", "--output", str(tmp_path / "out"), home=workspace.home)
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "Something is wrong" in page
+    assert all(name in page for name in ("data-0002", "data-0003", "data-0004"))
+    assert "data-0001" not in page
+    for text in (page, ended.stdout.replace("\n", " ")):
+        assert "1 of this workspace's verdicts is not in this report (0 of them failed)" in html.unescape(
+            text
+        )
+    plumbline("report", "--all", "--output", str(tmp_path / "out"), home=workspace.home)
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "data-0001" in page
+    assert "not in this report" not in page
 
 
 def test_report_of_chosen_verdicts(filled: Path, tmp_path: Path) -> None:
@@ -160,7 +191,7 @@ def test_doctor_notes_a_framework_in_the_same_environment(
     assert doctor.doctor(json_output=True, home=filled) == 0
     findings = {f["name"]: f for f in json.loads(capsys.readouterr().out)["findings"]}
     assert findings["environment"]["state"] == "warn"
-    assert "trainer" in findings["environment"]["found"]
+    assert "shared with trainer," in findings["environment"]["found"]
 
 
 def test_doctor_finds_a_forged_verdict(filled: Path, tmp_path: Path) -> None:

@@ -135,6 +135,31 @@ def test_the_outcome_is_the_worst_and_says_which_check(verdicts: list[StoredVerd
     assert summarize(verdicts[1:]).outcome is Outcome.INCONCLUSIVE
 
 
+def test_what_failed_comes_first_and_its_problems_before_its_parts(
+    page: str, markdown: str, verdicts: list[StoredVerdict]
+) -> None:
+    passed_first = summarize([verdicts[2], verdicts[1], verdicts[0]])
+    assert [s.verdict.outcome.value for s in passed_first.sections] == ["fail", "inconclusive", "pass"]
+    for text, problems, parts in (
+        (page, "<h3>Problems", "<h3>Parts"),
+        (markdown, "### Problems", "### Parts"),
+    ):
+        assert text.index(problems) < text.index(parts)
+
+
+def test_a_planted_fault_and_what_is_left_out_are_said(verdicts: list[StoredVerdict], tmp_path: Path) -> None:
+    files = write_report(verdicts, tmp_path, planted="a <fault>: found", left_out="3 verdicts are not here")
+    for path in (files.html, files.markdown):
+        text = path.read_text(encoding="utf-8")
+        assert "Planted on purpose:" in text
+        assert "a &lt;fault&gt;: found" in text
+        assert "3 verdicts are not here" in text
+    plain = write_report(verdicts, tmp_path)
+    assert "Planted" not in plain.html.read_text(encoding="utf-8") + plain.markdown.read_text(
+        encoding="utf-8"
+    )
+
+
 def test_facts_of_one_verdict_stay_with_it(verdicts: list[StoredVerdict]) -> None:
     report = summarize(verdicts)
     assert dict(report.target) == {"release": "tiny gpt-oss", "framework": "transformers 5.24.0"}
