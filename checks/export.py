@@ -77,7 +77,7 @@ class ExportInputs(Inputs):
 
 @dataclass(frozen=True)
 class ExportCase:
-    """An export beside what it has to be. ``whole`` is false for the slice that faults are injected into."""
+    """An export beside what it has to be."""
 
     original: Checkpoint
     export: Checkpoint | None
@@ -88,7 +88,6 @@ class ExportCase:
     trained: bool = False
     run: RunFolder | None = None
     pack: Pack | None = None
-    whole: bool = True
 
 
 class ExportCheck(Check[ExportInputs, ExportCase]):
@@ -212,7 +211,7 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
             if name in export.documents or name not in VOCABULARIES
         }
         original = replace(case.original, documents=documents, shards=())
-        return replace(case, original=original, expected=expected, export=export, whole=False)
+        return replace(case, original=original, expected=expected, export=export)
 
 
 def _refuse_same(inputs: ExportInputs, opened: Opened, trained: Checkpoint | None) -> None:
@@ -239,7 +238,7 @@ def _adapter(folder: Path | None) -> Adapter | None:
 
 
 def _files(case: ExportCase) -> Part:
-    if case.export is None or not case.whole:
+    if case.export is None or not case.expected.whole:
         return part("files", list(case.opening))
     count = len(case.export.shards)
     problems, notes = unexpected_files(case.original, case.export)
@@ -312,7 +311,7 @@ def _adapter_part(case: ExportCase, result: ValuesResult) -> Part:
 
 
 def _reload(case: ExportCase, export: Checkpoint) -> Part:
-    if not case.whole:
+    if not case.expected.whole:
         return not_applicable("reload", "a slice of an export does not load")
     return reload_part(case.original, export)
 

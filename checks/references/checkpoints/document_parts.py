@@ -9,6 +9,7 @@ from checks.references.checkpoints.folder import VOCABULARIES, Checkpoint
 from checks.references.checkpoints.header import Unreadable
 from checks.references.checkpoints.reload import Reloaded, reload
 from checks.references.checkpoints.tokenizer_files import compare_chat_templates, compare_tokenizers
+from checks.references.checkpoints.tokenizer_loading import compare_loaded
 from checks.rules import MAX_PROBLEMS_LISTED
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
 
@@ -112,14 +113,18 @@ def _generation_config(original: Checkpoint, export: Checkpoint, _: Expectation)
     return part(name, result.problems, Coverage(judged=total, total=total, unit="fields"), notes=result.notes)
 
 
-def _tokenizer(original: Checkpoint, export: Checkpoint, _: Expectation) -> Part:
+def _tokenizer(original: Checkpoint, export: Checkpoint, expected: Expectation) -> Part:
     files = sorted({*VOCABULARIES, "tokenizer_config.json"} & set(original.documents))
     if not files:
         return not_applicable("tokenizer", "the original has no tokenizer files")
-    problems, notes = compare_tokenizers(original, export)
-    return part(
-        "tokenizer", problems, Coverage(judged=len(files), total=len(files), unit="files"), notes=notes
-    )
+    problems, notes, compared = compare_tokenizers(original, export)
+    if expected.whole and not any(problem.code == "file-missing" for problem in problems):
+        loaded, more = compare_loaded(original, export)
+        known = {problem.place.field for problem in problems} - {None}
+        problems += [problem for problem in loaded if problem.place.field not in known]
+        notes += more
+    coverage = Coverage(judged=compared, total=len(files), unit="files")
+    return part("tokenizer", problems, coverage, notes=notes)
 
 
 def _chat_template(original: Checkpoint, export: Checkpoint, _: Expectation) -> Part:

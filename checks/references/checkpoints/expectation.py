@@ -68,13 +68,17 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Expectation:
-    """Everything an export has to hold, and how it came to differ from the release's own bytes."""
+    """Everything an export has to hold, and how it came to differ from the release's own bytes.
+
+    ``whole`` is false for the few tensors that faults are injected into.
+    """
 
     wanted: dict[str, Wanted]
     notes: tuple[str, ...] = ()
     quantization_dropped: bool = False
     untied_by_adapter: bool = False
     idle: tuple[str, ...] = field(default=())
+    whole: bool = True
 
 
 def expectation(

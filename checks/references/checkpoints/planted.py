@@ -35,7 +35,7 @@ def slice_of(expected: Expectation, export: Checkpoint) -> tuple[Expectation, Ch
     names = {entry.name for entry in chosen}
     documents = {name: raw for name, raw in export.documents.items() if name not in VOCABULARIES}
     return (
-        replace(expected, wanted={name: expected.wanted[name] for name in sorted(names)}),
+        replace(expected, wanted={name: expected.wanted[name] for name in sorted(names)}, whole=False),
         replace(
             export,
             tensors={name: export.tensors[name] for name in sorted(names)},

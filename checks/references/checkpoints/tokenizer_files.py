@@ -1,144 +1,68 @@
-"""Tokenizer files and chat templates: the same text gives the same ids and the same prompt."""
+"""Tokenizer settings and chat templates: the same text gives the same ids and the same prompt."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from checks.references.checkpoints.folder import VOCABULARIES, Checkpoint, json_object
+from checks.references.checkpoints.folder import Checkpoint
 from checks.references.checkpoints.header import Unreadable
+from checks.references.checkpoints.vocabularies import compare_vocabularies, differs, missing
 from checks.verdict import Place, Problem
 
-PROBES = (
-    "The quick brown fox jumps over the lazy dog. 0123456789 3.14159 1,000,000",
-    "  leading, double  and trailing spaces \n\n\ttabs\r\n",
-    "def f(x):\n    return x**2  # naïve café — “quotes” … ½ ﬁ",
-    "日本語のテキスト、中文分词，한국어 텍스트, العربية, हिन्दी, ไทย",
-    "🙂👩‍👩‍👧‍👦 e\u0301 \u200b\ufeff \U0001f1e9\U0001f1ea",
-    "don't we'll I'VE they'Re HTTPServer camelCase snake_case <|user|> <think> </s> [INST]",
-    "",
-)
-"""Texts that the usual splitters, normalizers and byte fallbacks treat differently."""
-
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
-SETTINGS = (
-    "add_bos_token",
-    "add_eos_token",
-    "add_prefix_space",
-    "clean_up_tokenization_spaces",
-    "do_lower_case",
-    "legacy",
-    "padding_side",
-    "truncation_side",
-    "model_max_length",
-    "split_special_tokens",
-)
-"""Fields of tokenizer_config.json that change ids or lengths; the others name classes, paths and files."""
+"""Special tokens by role."""
 
-_SECTIONS = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
+_TEMPLATE_STEP = "copy the release's chat template into the export"
+SETTINGS_FILE = "tokenizer_config.json"
+_LOADED = "judged by what the reference implementation loads"
+_ORIGIN = "where or how the process that saved it had loaded it"
+_CALL = "set again at every call"
+IGNORED = {
+    "chat_template": "a part of its own",
+    "tokenizer_class": _LOADED,
+    "added_tokens_decoder": _LOADED,
+    "additional_special_tokens": _LOADED,
+    "extra_special_tokens": _LOADED,
+    "model_specific_special_tokens": _LOADED,
+    "name_or_path": _ORIGIN,
+    "special_tokens_map_file": _ORIGIN,
+    "tokenizer_file": _ORIGIN,
+    "vocab_file": _ORIGIN,
+    "merges_file": _ORIGIN,
+    "backend": _ORIGIN,
+    "is_local": _ORIGIN,
+    "local_files_only": _ORIGIN,
+    "files_loaded": _ORIGIN,
+    "device_map": _ORIGIN,
+    "transformers_version": "the writer's version",
+    "max_length": _CALL,
+    "stride": _CALL,
+    "truncation_strategy": _CALL,
+    "pad_to_multiple_of": _CALL,
+}
+"""Fields of tokenizer_config.json that are not compared as text, with the reason."""
 
 
-def compare_tokenizers(original: Checkpoint, export: Checkpoint) -> tuple[list[Problem], list[str]]:
-    """Compare vocabularies by content and by encoding probes, then settings and special tokens.
+def compare_tokenizers(original: Checkpoint, export: Checkpoint) -> tuple[list[Problem], list[str], int]:
+    """Compare vocabularies, then settings and special tokens: problems, notes, number of files compared.
 
-    Raises `Unreadable` for a file of either side that cannot be read.
+    A field that one side leaves out may be its default: it is noted here, and judged by what is loaded
+    (`tokenizer_loading`). Raises `Unreadable` for a file of either side that cannot be read.
     """
-    problems, notes = _compare_vocabularies(original, export)
+    problems, notes, compared = compare_vocabularies(original, export)
+    if SETTINGS_FILE in original.documents and SETTINGS_FILE not in export.documents:
+        return [*problems, missing(SETTINGS_FILE)], notes, len(compared)
     left, right = _settings(original), _settings(export)
-    for name in SPECIAL:
-        if left.get(name) != right.get(name):
-            problems.append(_differs("tokenizer_config.json", name, left.get(name), right.get(name)))
-    only_one = []
-    for name in SETTINGS:
-        if name in left and name in right:
-            if left[name] != right[name]:
-                problems.append(_differs("tokenizer_config.json", name, left[name], right[name]))
-        elif name in left or name in right:
-            only_one.append(name)
+    names = sorted({*left, *right} - set(IGNORED) - set(SPECIAL))
+    both = [name for name in names if name in left and name in right]
+    problems += [
+        differs(SETTINGS_FILE, name, left.get(name), right.get(name))
+        for name in (*SPECIAL, *both)
+        if left.get(name) != right.get(name)
+    ]
+    only_one = [name for name in names if name not in both]
     if only_one:
-        notes.append(f"tokenizer_config.json: in one of the two only: {', '.join(only_one)}")
-    return problems, notes
-
-
-def _compare_vocabularies(original: Checkpoint, export: Checkpoint) -> tuple[list[Problem], list[str]]:
-    name = next((name for name in VOCABULARIES if name in original.documents), None)
-    if name is None:
-        return [], []
-    if name not in export.documents:
-        message = f"{name} is missing from the export"
-        return [Problem(code="file-missing", message=message, place=Place(file=name))], []
-    if original.documents[name] == export.documents[name]:
-        return [], []
-    if name != "tokenizer.json":
-        message = f"{name} differs from the release's"
-        return [Problem(code="tokenizer-differs", message=message, place=Place(file=name))], []
-    left, right = (json_object(name, side.documents[name]) for side in (original, export))
-    problems = [
-        _differs(name, section, left.get(section), right.get(section))
-        for section in _SECTIONS
-        if _meaning(section, left.get(section)) != _meaning(section, right.get(section))
-    ]
-    notes = [
-        f"{name}: {section} differs; it is set again at every call"
-        for section in ("truncation", "padding")
-        if left.get(section) != right.get(section)
-    ]
-    return problems + _compare_probes(original.documents[name], export.documents[name]), notes
-
-
-def _meaning(section: str, value: Any) -> Any:
-    """One spelling for what is written in two: merges as strings or pairs, absent as null or default."""
-    if section != "model" or not isinstance(value, dict):
-        return _without_idle_flags(section, value)
-    model = {key: item for key, item in value.items() if item not in (None, False, "")}
-    merges = value.get("merges")
-    if isinstance(merges, list):
-        model["merges"] = [m if isinstance(m, str) else " ".join(map(str, m)) for m in merges]
-    return model
-
-
-def _without_idle_flags(section: str, value: Any) -> Any:
-    """Without the flags of a ByteLevel step that touch no id and no text there.
-
-    Offsets alone follow ``trim_offsets``; decoding follows none of the flags (tokenizers, pre_tokenizers and
-    decoders ``byte_level``).
-    """
-    if isinstance(value, list):
-        return [_without_idle_flags(section, item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if value.get("type") == "ByteLevel":
-        kept = ("type", "add_prefix_space", "use_regex") if section == "pre_tokenizer" else ("type",)
-        return {name: value[name] for name in kept if name in value}
-    return {name: _without_idle_flags(section, item) for name, item in value.items()}
-
-
-def _compare_probes(left: bytes, right: bytes) -> list[Problem]:
-    from tokenizers import Tokenizer
-
-    sides = []
-    for raw in (left, right):
-        try:
-            side = Tokenizer.from_str(raw.decode("utf-8"))
-        except Exception as error:
-            raise Unreadable("tokenizer.json", f"cannot be loaded: {str(error)[:200]}") from error
-        side.no_truncation()
-        side.no_padding()
-        sides.append(side)
-    for number, probe in enumerate(PROBES):
-        for special in (False, True):
-            wanted, found = (side.encode(probe, add_special_tokens=special).ids for side in sides)
-            if wanted != found:
-                token = next((i for i, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b), None)
-                return [
-                    Problem(
-                        code="tokenizer-differs",
-                        message=f"probe text {number} gives other ids",
-                        place=Place(file="tokenizer.json", token=token),
-                        expected=str(wanted[:20]),
-                        found=str(found[:20]),
-                    )
-                ]
-    return []
+        notes.append(f"{SETTINGS_FILE}: in one of the two only: {', '.join(only_one[:20])}")
+    return problems, notes, len(compared) + (SETTINGS_FILE in original.documents)
 
 
 def _settings(side: Checkpoint) -> dict[str, Any]:
@@ -150,22 +74,6 @@ def _settings(side: Checkpoint) -> dict[str, Any]:
         if isinstance(value, Mapping):
             settings[name] = value.get("content")
     return settings
-
-
-def _differs(file: str, field: str, a: Any, b: Any) -> Problem:
-    return Problem(
-        code="tokenizer-differs",
-        message=f"{field} differs from the release's",
-        place=Place(file=file, field=field),
-        expected=_shown(a),
-        found=_shown(b),
-    )
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Mapping | list) and len(value) > 20:
-        return f"{len(value)} entries"
-    return "absent" if value is None else json.dumps(value, ensure_ascii=False, default=str)[:200]
 
 
 def chat_templates(side: Checkpoint) -> dict[str, str]:
@@ -202,16 +110,18 @@ def compare_chat_templates(original: Checkpoint, export: Checkpoint) -> tuple[li
         place = Place(file="chat_template.jinja", field=None if name == "default" else name)
         if name not in found:
             message = f"the export has no chat template{_named(name)}"
-            problems.append(Problem(code="template-missing", message=message, place=place))
+            problems.append(
+                Problem(code="template-missing", message=message, place=place, next_step=_TEMPLATE_STEP)
+            )
         elif found[name] != text:
             problems.append(_other_template(name, text, found[name], place))
     extra = sorted(set(found) - set(wanted))
     notes = [f"the export has templates that the release has not: {', '.join(extra[:10])}"] if extra else []
     if extra and not wanted:
         message = "the export has a chat template, the release has none"
-        problems.append(
-            Problem(code="template-differs", message=message, place=Place(file="chat_template.jinja"))
-        )
+        place = Place(file="chat_template.jinja")
+        step = "leave the template out, or name the release that it belongs to as the original"
+        problems.append(Problem(code="template-differs", message=message, place=place, next_step=step))
     return problems, notes, len(wanted)
 
 
@@ -229,4 +139,5 @@ def _other_template(name: str, wanted: str, found: str, place: Place) -> Problem
         place=place,
         expected=repr(wanted[first : first + 80]),
         found=repr(found[first : first + 80]),
+        next_step=_TEMPLATE_STEP,
     )
