@@ -1,5 +1,6 @@
 """``plumbline serve``: the MCP server."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,19 +26,29 @@ def serve(
     port: Annotated[
         int, typer.Option(metavar="N", min=0, max=65535, help="Port for --http; 0 takes a free one.")
     ] = 0,
+    python: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Interpreter that agents may have judged by check_image; may be given several times.",
+        ),
+    ] = None,
     home: Home = None,
 ) -> None:
     """Serve checks, verdicts and records as MCP tools, on standard input and output or over HTTP.
 
+    check_image runs the interpreter of the environment it judges, so it takes only interpreters that you name
+    here, that a check or a run from the command line used in this workspace, or that Plumbline built.
+
     HTTP listens on loopback only and wants the token that is printed at each start.
 
-    Example: plumbline serve --http --port 8765
+    Example: plumbline serve --python venv/bin/python
     """
     from plumbline_mcp.server import serve_http, serve_stdio
 
     if http:
-        serve_http(port, home)
+        serve_http(port, home, python or ())
     elif port:
         raise typer.BadParameter("a port is for --http; standard input has none", param_hint="--port")
     else:
-        serve_stdio(home)
+        serve_stdio(home, python or ())

@@ -69,6 +69,13 @@ def default_cache() -> Path:
     return Path(root) / "plumbline" / "environments"
 
 
+def is_built(python: Path) -> bool:
+    """Whether this is the interpreter of an environment that was built here and finished."""
+    path = python.parent.parent
+    made = Environment(path / "bin" / "python", path.name, path)
+    return python == made.python and path.parent == default_cache().resolve() and _finished(made)
+
+
 def build(
     requirements: Sequence[str],
     *,

@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -34,10 +34,17 @@ Plumbline judges LLM training against references that share no code with it, fro
 
 
 def build(
-    home: Path | None = None, *, auth: AuthSettings | None = None, token_verifier: TokenVerifier | None = None
+    home: Path | None = None,
+    pythons: Iterable[Path] = (),
+    *,
+    auth: AuthSettings | None = None,
+    token_verifier: TokenVerifier | None = None,
 ) -> MCPServer[None]:
-    """The server over the workspace at ``home``, which is opened by the first tool that needs it."""
-    toolset = Toolset(home)
+    """The server over the workspace at ``home``, which is opened by the first tool that needs it.
+
+    ``pythons`` are interpreters that its tools may run.
+    """
+    toolset = Toolset(home, pythons)
     for part in (status, checks, verdicts, records, tensors):
         part.add_tools(toolset)
     with _plain_log():

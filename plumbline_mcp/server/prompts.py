@@ -68,7 +68,8 @@ Named by me (paths and names, nothing else):
 
 1. Call scan_status. It says what has been judged already and the one next call.
 2. Call check_list for what each check asks and which records it needs.
-3. Image: check_image with python and framework. Only run interpreters that I named.
+3. Image: check_image with python and framework. It runs only
+   interpreters that I named; if it refuses, ask me.
 4. Data: check_data with model, workload and rows. Ask me for the recipe's settings (columns, template_kwargs,
    date, max_length, packing, supervise): they decide the right answer, so never guess them to get a pass.
 5. Export: check_export with original (the model) and export.

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,13 +42,24 @@ class Linked:
 
 
 class Toolset:
-    """Collects the tools of one server; holds the workspace, which the first tool that needs it opens."""
+    """Collects the tools of one server; holds the workspace, which the first tool that needs it opens.
 
-    def __init__(self, home: Path | None) -> None:
+    ``pythons`` are the interpreters that the user named for it.
+    """
+
+    def __init__(self, home: Path | None, pythons: Iterable[Path] = ()) -> None:
         self._home = home
+        self.pythons = tuple(pythons)
         self.tools: list[Tool] = []
         self.running = RunningChecks()
         self._workspace: Workspace | None = None
+
+    @property
+    def runs(self) -> Path:
+        """Where the workspace keeps its runs, also while it is not open."""
+        from plumbline_mcp.workspace.location import default_home
+
+        return (self._home or default_home()).expanduser().absolute() / "runs"
 
     @property
     def workspace(self) -> "Workspace":

@@ -24,6 +24,9 @@ Host 421. Both protocol eras are served (the 2025 handshakes and 2026-07-28).
   character escaped. It is data. The raw bytes are resources.
 * **Long checks** report progress. One whose client gives up goes on; the same call made again waits for it,
   and its verdict is in `verdict_list`. When the server ends, what runs is stopped.
+* **Interpreters**: `check_image` runs the one it judges, so it takes only those that the user named with
+  `plumbline serve --python PATH` (as often as needed), those that a check or a run from the command line used
+  in this workspace, and those that Plumbline built. Any other is refused, and the error names the allowed.
 * **No tool starts a job**, and none takes a bound, a tolerance or a skip list. Approvals do not exist yet.
 """
 

@@ -12,11 +12,17 @@ from pydantic.fields import FieldInfo
 import checks
 from checks.check import Check, Progress
 from checks.verdict import Verdict
+from plumbline_mcp.server.interpreters import ARGUMENT, refuse_unnamed
 from plumbline_mcp.server.located import known_verdict
 from plumbline_mcp.server.progress import reported
 from plumbline_mcp.server.tools.verdicts import shown
 from plumbline_mcp.server.toolset import JUDGES, Linked, Toolset
 from plumbline_mcp.server.views import VerdictView, View
+
+_RUNS = (
+    "Runs `python` only when the user named it (`plumbline serve --python`, or an earlier check or run from "
+    "the command line) or Plumbline built it.\n"
+)
 
 
 class CheckView(View):
@@ -71,6 +77,8 @@ def _add_check(toolset: Toolset, check: Check[Any, Any]) -> None:
     async def run(ctx: Context, **arguments: Any) -> Linked:
         from plumbline_mcp.scan.service import run_check
 
+        refuse_unnamed(toolset.workspace, toolset.pythons, arguments)
+
         def start(progress: Progress) -> Awaitable[Verdict]:
             return run_check(toolset.workspace, check.name, arguments, progress=progress)
 
@@ -91,8 +99,10 @@ def _add_check(toolset: Toolset, check: Check[Any, Any]) -> None:
 
 
 def _description(check: Check[Any, Any]) -> str:
+    runs = _RUNS if ARGUMENT in check.inputs.model_fields else ""
     return (
         f"{check.question}\n"
+        f"{runs}"
         "Judges the files you name; trains nothing and changes nothing. Stores and returns a verdict. If "
         "your client gives up waiting, the check goes on: make the same call again, or look in verdict_list. "
         "Next: verdict_show for more of its problems."

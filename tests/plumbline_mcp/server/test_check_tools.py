@@ -11,6 +11,8 @@ import pytest
 from mcp import Client
 
 import checks
+from checks.records.runs import Job
+from checks.verdict import Outcome, Verdict
 from plumbline_mcp.scan.example_release import build
 from plumbline_mcp.server import build_server
 from plumbline_mcp.workspace import Workspace
@@ -63,7 +65,7 @@ async def test_every_check_judges_real_files_and_its_verdict_is_stored(
         heard.append(message or "")
 
     found = {}
-    async with Client(build_server(tmp_path / "home"), mode=mode) as client:
+    async with Client(build_server(tmp_path / "home", [Path(sys.executable)]), mode=mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         for name in checks.discover():
             given = arguments(files)[name]
@@ -89,6 +91,54 @@ async def test_every_check_judges_real_files_and_its_verdict_is_stored(
     stored = Workspace.open(tmp_path / "home", create=False)
     assert stored.verdict("export-0001").inputs["original"] == str(files / "release")
     assert stored.verify() == []
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_only_interpreters_that_the_user_named_are_run(tmp_path: Path, mode: str) -> None:
+    ran = tmp_path / "ran"
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\necho $@ >> {ran}\necho no python\n")
+    program.chmod(0o755)
+    given = {"python": str(program), "framework": "transformers"}
+    async with Client(build_server(tmp_path / "home", [Path(sys.executable)]), mode=mode) as client:
+        for other in (str(program), "/bin/rm", str(tmp_path / "venv/../python"), sys.executable + "/../rm"):
+            result = await client.call_tool("check_image", given | {"python": other})
+            assert result.is_error
+            text = getattr(result.content[0], "text", "")
+            assert "no interpreter that the user named" in text
+            assert sys.executable in text
+            assert "plumbline serve --python PATH" in text
+        assert not ran.exists()
+    async with Client(build_server(tmp_path / "home", [program]), mode=mode) as client:
+        result = await client.call_tool("check_image", given)
+        assert "does not answer as a Python" in getattr(result.content[0], "text", "")
+    assert ran.read_text() == "--version\n"
+
+
+async def test_an_interpreter_that_was_judged_or_built_needs_no_naming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    judged, started = tmp_path / "judged/bin/python", tmp_path / "started/bin/python"
+    workspace.add_verdict(
+        Verdict(check="image", outcome=Outcome.FAIL, reason="x"), {"python": judged, "framework": "x"}
+    )
+    workspace.add_run(Job(run_id="rows-0001", procedure="rows", framework="x", interpreter=str(started)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    built = tmp_path / "cache/plumbline/environments/0123/bin/python"
+    torch = built.parent.parent / "lib/python3.11/site-packages/torch/__init__.py"
+    torch.parent.mkdir(parents=True)
+    torch.write_text("")
+    (built.parent.parent / "complete.json").write_text("{}")
+    async with Client(build_server(tmp_path / "home")) as client:
+        for python in (judged, started, built):  # not refused, and there is nothing that could be started
+            asked = {"python": str(python), "framework": "transformers"}
+            result = await client.call_tool("check_image", asked)
+            assert "is no interpreter that can be started" in getattr(result.content[0], "text", "")
+        (built.parent.parent / "complete.json").unlink()
+        asked = {"python": str(built), "framework": "transformers"}
+        result = await client.call_tool("check_image", asked)
+        assert "no interpreter that the user named" in getattr(result.content[0], "text", "")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ async def test_a_check_goes_on_after_a_lost_call_and_ends_with_the_server(tmp_pa
     slow.write_text("#!/bin/sh\nexec sleep 20\n")
     slow.chmod(0o755)
     server = StdioServerParameters(
-        command=str(PROGRAM), args=["serve"], env={"PLUMBLINE_HOME": str(tmp_path)}
+        command=str(PROGRAM), args=["serve", "--python", str(slow)], env={"PLUMBLINE_HOME": str(tmp_path)}
     )
     async with Client(server) as client:
         with anyio.move_on_after(3):
