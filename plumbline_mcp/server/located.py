@@ -4,15 +4,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from checks.errors import BadInput, Inconclusive
-from checks.records.runs import RunFolder, sha256_file
+from checks.errors import BadInput
+from checks.records.runs import RunFolder, is_run_folder
 from plumbline_mcp.errors import UsageError
+from plumbline_mcp.server.reading.sealed import verify_manifest
 from plumbline_mcp.server.toolset import Toolset
 
 if TYPE_CHECKING:
     from plumbline_mcp.workspace import StoredRun, StoredVerdict
+
+_RUNS = 100_000
 
 
 def located(toolset: Toolset, named: str) -> Path:
@@ -30,15 +33,32 @@ def located(toolset: Toolset, named: str) -> Path:
     )
 
 
+def readable(toolset: Toolset, named: str) -> dict[str, Any]:
+    """The path an argument names, for a worker: ``path``, and what vouches for it where it is of a run.
+
+    ``run`` is the run's folder, ``manifest_sha256`` the digest that was logged when it was sealed: of a run
+    below this workspace by its folder, also when only a file of it is named; of a run folder elsewhere (a
+    copy) by the id that it says, None for one that this workspace does not know. Raises `BadInput`,
+    `UsageError`, `NotEvaluated`, `Inconclusive`.
+    """
+    path = located(toolset, named)
+    real, runs = path.resolve(), toolset.runs.resolve()
+    if real != runs and real.is_relative_to(runs):
+        run = sealed_run(toolset, real.relative_to(runs).parts[0])
+        logged = toolset.workspace.run(run.path.name).manifest_sha256
+        return {"path": str(path), "run": str(run.path), "manifest_sha256": logged}
+    if not is_run_folder(path):
+        return {"path": str(path), "run": None, "manifest_sha256": None}
+    said = RunFolder.open(path).job.run_id
+    known = [one.manifest_sha256 for one in toolset.workspace.runs_list(limit=_RUNS) if one.run_id == said]
+    return {"path": str(path), "run": str(path), "manifest_sha256": known[0] if known else None}
+
+
 def sealed_run(toolset: Toolset, run_id: str) -> RunFolder:
     """A run with the manifest that was sealed. Raises `UsageError`, `NotEvaluated`, `Inconclusive`."""
     stored = known_run(toolset, run_id)
     run = RunFolder.open(toolset.workspace.runs / run_id)
-    if stored.manifest_sha256 not in {None, sha256_file(run.path / "manifest.json")[0]}:
-        raise Inconclusive(
-            f"run {run_id}: manifest.json is not the one that was sealed",
-            "rerun the procedure; a changed record is never judged",
-        )
+    verify_manifest(run, stored.manifest_sha256)
     return run
 
 

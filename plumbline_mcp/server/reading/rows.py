@@ -13,6 +13,7 @@ from checks.records.rows import IGNORED, Dump, Sequence, read_dump
 from checks.records.run_rows import read_run_rows
 from checks.records.runs import RunFolder, is_run_folder
 from checks.references.tokenization import ReleaseTokenizer
+from plumbline_mcp.server.reading.sealed import files_below, sealed_run_of, verify_files
 
 TEXT_LIMIT = 1500
 """Characters shown of one span."""
@@ -21,12 +22,14 @@ SPANS = 60
 
 
 def read_rows(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """``payload``: path, model (folder or None: a run's own), first, count, token (or None), window.
+    """``payload``: path, run, manifest_sha256, model (None: a run's own), first, count, token, window.
 
     Returns ``total`` sequences, the ``kind`` of dump and the chosen ``rows``.
     Raises `BadInput`, `NotEvaluated`, `Inconclusive`.
     """
-    path = Path(payload["path"])
+    path, run = Path(payload["path"]), sealed_run_of(payload)
+    if not is_run_folder(path):
+        verify_files(run, files_below(path))
     dump = open_rows(path)
     model = Path(payload["model"]) if payload["model"] else _model_of(path)
     tokenizer = ReleaseTokenizer.load(model) if model else None

@@ -9,17 +9,25 @@ from approvals.visible import visible_line
 from checks.check import Progress
 from checks.errors import BadInput
 from checks.records.runs import RunFolder, is_run_folder
-from checks.references.checkpoints.folder import open_checkpoint
+from checks.references.checkpoints.folder import INDEX, open_checkpoint
 from checks.references.checkpoints.formats import decode
 from checks.references.checkpoints.header import Unreadable, read_header
 from checks.references.checkpoints.tensors import FileSource, Tensor
+from plumbline_mcp.server.reading.sealed import files_below, sealed_run_of, verify_files
 
 _NAME_LIMIT = 300
+_WEIGHTS = "*.safetensors*"
 
 
 def list_tensors(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """``payload``: path, contains, skip, limit. Returns ``total`` and the ``tensors`` from ``skip`` on."""
-    tensors = _open(Path(payload["path"]))
+    """``payload``: path, run, manifest_sha256, contains, skip, limit.
+
+    Returns ``total`` and the ``tensors`` from ``skip`` on; of a run every file that is read was verified.
+    """
+    path, run = _place(payload)
+    progress(0, None, "verifying what was sealed")
+    verify_files(run, files_below(path, _WEIGHTS))
+    tensors = _open(path)
     wanted = payload["contains"].lower()
     found = sorted(name for name in tensors if wanted in name.lower())
     chosen = found[payload["skip"] : payload["skip"] + payload["limit"]]
@@ -31,11 +39,19 @@ def list_tensors(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
 
 def read_tensor(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """``payload``: path, tensor, first, count. Returns the tensor's digest and values in row-major order."""
-    tensors = _open(Path(payload["path"]))
+    """``payload``: path, run, manifest_sha256, tensor, first, count.
+
+    Returns the tensor's digest and values in row-major order; of a run its file was verified.
+    """
+    path, run = _place(payload)
+    tensors = _open(path)
     tensor = tensors.get(payload["tensor"])
     if tensor is None:
         raise _unknown(payload["tensor"], tensors)
+    if run is not None:
+        progress(0, None, "verifying what was sealed")
+        files = (path / tensor.file, path / INDEX) if path.is_dir() else (path,)
+        verify_files(run, (file for file in files if file.exists()))
     first = payload["first"]
     if first and first >= tensor.size:
         raise BadInput(
@@ -50,10 +66,14 @@ def read_tensor(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
     return {"tensor": _described(tensor), "digest": digest, "first": first, "values": values}
 
 
+def _place(payload: dict[str, Any]) -> tuple[Path, RunFolder | None]:
+    """What is read (of a run what it exported) and the run that it lies in."""
+    path, run = Path(payload["path"]), sealed_run_of(payload)
+    return (run.output if run is not None and is_run_folder(path) else path), run
+
+
 def _open(path: Path) -> dict[str, Tensor]:
-    """Tensors by name of a checkpoint folder, of what a run exported, or of one file. Raises `BadInput`."""
-    if is_run_folder(path):
-        path = RunFolder.open(path).output
+    """Tensors by name of a checkpoint folder or of one file. Raises `BadInput`."""
     try:
         if path.is_dir():
             return open_checkpoint(path).tensors

@@ -214,6 +214,7 @@ def _log_tail(run: RunFolder | None) -> str:
     name = "logs/rank-00000.err"
     if run is None or name not in run.manifest:
         return ""
+    run.verified(name)
     with open_inside(run.path, name) as descriptor:
         raw = os.pread(descriptor, _LOG_TAIL, max(0, os.fstat(descriptor).st_size - _LOG_TAIL))
     return visible(raw.decode("utf-8", "replace"))

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from mcp.server.mcpserver import Context
 from pydantic import Field
 
-from plumbline_mcp.server.located import located
+from plumbline_mcp.server.located import located, readable
 from plumbline_mcp.server.progress import reported
 from plumbline_mcp.server.toolset import Toolset
 from plumbline_mcp.server.views import RESULT_LIMIT, Page, View, size, take
@@ -78,7 +78,7 @@ def add_rows(toolset: Toolset) -> None:
         from plumbline_mcp import workers
 
         payload = {
-            "path": str(located(toolset, rows)),
+            **readable(toolset, rows),
             "model": str(located(toolset, model)) if model else None,
             "first": first,
             "count": count,

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 from mcp.server.mcpserver import Context
 from pydantic import Field
 
+from checks.check import Progress
 from plumbline_mcp.server import cursors
-from plumbline_mcp.server.located import located
+from plumbline_mcp.server.located import readable
 from plumbline_mcp.server.progress import reported
 from plumbline_mcp.server.toolset import Toolset
 from plumbline_mcp.server.views import RESULT_LIMIT, Page, View, size, take
@@ -55,16 +56,17 @@ def add_tools(toolset: Toolset) -> None:
         """List a checkpoint's tensors (name, dtype, shape, file), or read values and the digest of one.
 
         Headers and offsets are checked; values are decoded as stored, packed formats are not unpacked.
+        Files of a run are verified against its seal first.
         """
-        folder = str(located(toolset, path))
+        place = readable(toolset, path)
         async with reported(ctx) as progress:
             if tensor is None:
-                return await _listed(folder, contains, cursor)
+                return await _listed(place, contains, cursor, progress)
             from plumbline_mcp import workers
 
             answer = await workers.call(
                 "plumbline_mcp.server.reading.tensors:read_tensor",
-                {"path": folder, "tensor": tensor, "first": first, "count": count},
+                place | {"tensor": tensor, "first": first, "count": count},
                 progress=progress,
                 timeout_s=_TIME_LIMIT_S,
             )
@@ -73,14 +75,15 @@ def add_tools(toolset: Toolset) -> None:
     toolset.add(tensors_read, TensorPage, title="Read tensors")
 
 
-async def _listed(path: str, contains: str, cursor: str | None) -> TensorPage:
+async def _listed(place: dict[str, Any], contains: str, cursor: str | None, progress: Progress) -> TensorPage:
     from plumbline_mcp import workers
 
-    arguments = {"path": path, "contains": contains}
+    arguments = {"path": place["path"], "contains": contains}
     skip = cursors.offset(cursor, "tensors_read", arguments)
     answer = await workers.call(
         "plumbline_mcp.server.reading.tensors:list_tensors",
-        arguments | {"skip": skip, "limit": _PAGE},
+        place | arguments | {"skip": skip, "limit": _PAGE},
+        progress=progress,
         timeout_s=_TIME_LIMIT_S,
     )
     page = TensorPage(total=answer["total"], bytes=answer["bytes"], tensors=())

@@ -1,6 +1,7 @@
 """Raw records as resources: whole, by range, verified, and never outside their run."""
 
 import base64
+import hashlib
 import json
 from pathlib import Path
 
@@ -116,5 +117,7 @@ async def test_a_link_that_a_job_left_is_never_followed(tmp_path: Path) -> None:
     entry = {"sha256": manifest["files"].get("direct", {}).get("sha256", "0" * 64), "size": 7}
     manifest["files"]["output/key"] = manifest["files"]["direct"] = entry
     (folder / "manifest.json").write_text(json.dumps(manifest))
+    sealed = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    sample.workspace.seal_run(run, sealed)
     for name in ("output/key", "direct"):
         assert "cannot be" in await refused(sample, f"plumbline://runs/{run}/files/{name}")
