@@ -16,7 +16,7 @@ _JUDGED = ("rows", "export", "python")
 """The inputs that hold what is judged, of whichever check."""
 _AGAINST = {"model": "of", "original": "of", "framework": "for"}
 """The inputs it belongs to, with the word that says so."""
-_LONGEST_NAME = 40
+_LONGEST_NAME = 24
 
 
 def inputs_of(stored: StoredVerdict) -> Facts:
@@ -24,7 +24,11 @@ def inputs_of(stored: StoredVerdict) -> Facts:
     target, defaults = stored.verdict.target, _defaults(stored.verdict.check)
     given = ((name, value) for name, value in stored.inputs.items() if value != defaults.get(name))
     texts = ((name, input_text(value)) for name, value in given)
-    return tuple((name, text) for name, text in texts if target.get(name) != text)
+    return tuple(
+        (f"{name} given" if name in target else name, text)
+        for name, text in texts
+        if target.get(name) != text
+    )
 
 
 def subject(stored: StoredVerdict) -> tuple[str, ...]:

@@ -53,6 +53,11 @@ def test_inputs_are_listed_without_defaults_and_what_the_target_states() -> None
     assert ("columns", '{"a": 1}') in inputs_of(stored(1, "/r/a.jsonl", columns={"a": 1}))
 
 
+def test_a_path_is_told_apart_from_the_name_that_the_target_has() -> None:
+    named = stored(1, "/r/a.jsonl").model_copy(update={"inputs": {"model": "/m/tiny-copy"}})
+    assert inputs_of(named) == (("model given", "/m/tiny-copy"),)
+
+
 def test_a_check_that_this_version_does_not_know_has_a_subject() -> None:
     verdict = Verdict(check="loss", outcome=Outcome.PASS, reason="all")
     old = StoredVerdict(verdict=verdict, inputs={"rows": "/r/x"}, created="2026-11-30", sha256="ab" * 32)
