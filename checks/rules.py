@@ -11,6 +11,12 @@ MAX_PROBLEMS_LISTED = 50
 # --- data: how much an untrusted template, workload or dump may ask for -------------------------------------
 RENDER_SECONDS = 5.0
 """One render of one conversation. Source: the slowest of 43 real templates took 0.014 s on 80 messages."""
+RENDER_KILL_SECONDS = 20.0
+"""Processor seconds of one render after which the kernel ends the worker: four times the time limit, so that
+only a single step of Python that a signal cannot end gets there."""
+MAX_TEMPLATE_INTEGER_BITS = 2**16
+"""Bits of a product or power in a template, or of what is divided. Source: templates count messages; one such
+operation takes microseconds."""
 RENDER_MEMORY_BYTES = 2**30
 """Memory beyond what the process holds. Source: a render holds a few copies of its output (limit below)."""
 MAX_RENDERED_CHARACTERS = 2**26

@@ -17,7 +17,8 @@ from anyio.abc import ByteReceiveStream, Process
 
 from checks import errors as check_errors
 from checks.check import Progress, silent
-from checks.errors import CheckError
+from checks.errors import CheckError, NotEvaluated
+from checks.rules import RENDER_KILL_SECONDS
 from plumbline_mcp import errors
 from plumbline_mcp.descendants import kill_descendants
 from plumbline_mcp.errors import PlumblineError, WorkerCrashed, WorkerTimedOut
@@ -76,7 +77,8 @@ async def call(
     """Run ``package.module:function(payload, progress)`` in an isolated worker and return its JSON answer.
 
     Raises what the function raised of `CheckError` and `PlumblineError`, `WorkerTimedOut` after
-    ``timeout_s`` seconds and `WorkerCrashed` when the process died.
+    ``timeout_s`` seconds, `WorkerCrashed` when the process died and `NotEvaluated` when a chat template
+    took its processor time.
     """
     process = await anyio.open_process(
         _COMMAND,
@@ -123,6 +125,12 @@ async def _converse(process: Process, request: dict[str, Any], progress: Progres
         return answer["result"]
     if "error" in answer:
         raise _rebuilt(answer["error"])
+    if process.returncode == -signal.SIGPROF:  # a render's own second limit (checks.references.rendering)
+        raise NotEvaluated(
+            f"one step of a chat template took more than {RENDER_KILL_SECONDS:g} s of processor time and was "
+            "ended with its worker",
+            "see the template for a filter or an operator on a huge value",
+        )
     raise WorkerCrashed(_death(process.returncode, tail.kept), "report this with the input as a bug")
 
 

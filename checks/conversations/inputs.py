@@ -54,7 +54,8 @@ class DataInputs(Inputs):
         "nor a run says, it packs none",
     )
     shuffle: bool | None = Field(
-        None, description="whether the recipe shuffles the rows; then every order is right"
+        None,
+        description="whether the recipe shuffles the rows: then every order is right, else the workload's",
     )
     supervise: Literal["all", "last"] = Field(
         "all", description="which assistant turns the recipe supervises"

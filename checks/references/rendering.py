@@ -3,8 +3,9 @@ transformers.
 
 The environment follows what chat templates are written against (Hugging Face's "Chat templates"
 documentation): ``trim_blocks``, ``lstrip_blocks``, loop controls, ``raise_exception``, ``strftime_now``, a
-``tojson`` that escapes nothing, and ``{% generation %}`` as a plain block. A template is untrusted: it runs
-in Jinja's immutable sandbox under a time, a memory and an output limit.
+``tojson`` that escapes nothing, and ``{% generation %}`` as a plain block. A template is untrusted: nothing
+of it is evaluated while it compiles, and it runs in Jinja's immutable sandbox under a time, a memory and an
+output limit.
 """
 
 import json
@@ -19,14 +20,23 @@ from types import FrameType
 from typing import Any
 
 from jinja2 import TemplateError, nodes
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from checks.errors import BadInput, NotEvaluated
-from checks.rules import MAX_RENDERED_CHARACTERS, MAX_TEMPLATE_BYTES, RENDER_MEMORY_BYTES, RENDER_SECONDS
+from checks.rules import (
+    MAX_RENDERED_CHARACTERS,
+    MAX_TEMPLATE_BYTES,
+    MAX_TEMPLATE_INTEGER_BITS,
+    RENDER_KILL_SECONDS,
+    RENDER_MEMORY_BYTES,
+    RENDER_SECONDS,
+)
 
 Message = dict[str, Any]
 
@@ -68,6 +78,34 @@ class _PlainNamespace(Namespace):
         if str(name).startswith("_"):
             raise SecurityError(f"a template may not store {name!r} in a namespace")
         super().__setitem__(name, value)
+
+
+class _LateCode(CodeGenerator):
+    """Code that evaluates every expression when the template runs, inside the limits, and none before."""
+
+    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
+        if not isinstance(node, nodes.TemplateData):
+            raise nodes.Impossible
+        return super()._output_child_to_const(node, frame, finalize)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """The sandbox without arithmetic that one step of Python could spend hours on."""
+
+    code_generator_class = _LateCode
+    intercepted_binops = frozenset({"**", "*", "//", "%"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Powers, products, quotients and remainders, of whole numbers within a bound."""
+        if isinstance(left, int) and isinstance(right, int):
+            bits = (
+                left.bit_length() * max(right, 1)
+                if operator == "**"
+                else left.bit_length() + right.bit_length()
+            )
+            if bits > MAX_TEMPLATE_INTEGER_BITS:
+                raise SecurityError(f"a template may not compute with numbers of {bits} bits")
+        return super().call_binop(context, operator, left, right)
 
 
 def _tojson(
@@ -121,8 +159,8 @@ class ChatTemplate:
         self, source: str, origin: str, variables: Mapping[str, Any], date: datetime | None = None
     ) -> None:
         self.source, self.origin, self.variables, self.date = source, origin, dict(variables), date
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        environment = _Sandbox(
+            trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[_Generation, loopcontrols]
         )
         environment.filters["tojson"] = _tojson
         environment.globals.update(
@@ -133,7 +171,7 @@ class ChatTemplate:
         )
         try:
             compiled = environment.from_string(self.source)
-        except (TemplateError, RecursionError) as error:
+        except (TemplateError, RecursionError, MemoryError, ValueError, SyntaxError) as error:
             raise NotEvaluated(
                 f"the chat template {self.origin} does not compile: {error}",
                 "give the release's own template",
@@ -154,15 +192,9 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
             **self.variables,
         }
-        timed = signal.getitimer(signal.ITIMER_REAL)[0] == 0.0 and _limits_hold()
         try:
-            if timed:
-                signal.setitimer(signal.ITIMER_REAL, RENDER_SECONDS)
-            try:
+            with _timed():
                 text = self._render(arguments)
-            finally:
-                if timed:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
         except _OutOfTime:
             raise RenderTimeout(f"the chat template did not end within {RENDER_SECONDS:g} s") from None
         except RenderError:
@@ -180,6 +212,25 @@ class ChatTemplate:
         return text
 
 
+@contextmanager
+def _timed() -> Iterator[None]:
+    """Time for one render, inside `limits()`.
+
+    A signal ends a template between two steps of Python. A step that never returns (one call into C) is ended
+    with its process, which the kernel does at a second limit.
+    """
+    if signal.getitimer(signal.ITIMER_REAL)[0] != 0.0 or not _limits_hold():
+        yield
+        return
+    try:
+        signal.setitimer(signal.ITIMER_PROF, RENDER_KILL_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, RENDER_SECONDS)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
 def _limits_hold() -> bool:
     return signal.getsignal(signal.SIGALRM) is _stop
 
@@ -190,7 +241,7 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def limits() -> Iterator[None]:
-    """Bound every render inside: time by an interval timer, memory by the process's soft address limit.
+    """Bound every render inside: time by interval timers, memory by the process's soft address limit.
 
     Works in a process's main thread (signals reach no other). Raises `NotEvaluated` elsewhere, because there
     an endless template could not be stopped.
@@ -256,6 +307,8 @@ def _named_templates(release: Path, configuration: Mapping[str, Any]) -> dict[st
 
 def read_template(path: Path) -> str:
     """The text of a template file of bounded size. Raises `BadInput`."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for, a device never ends
+        raise BadInput(f"the template {path} is no regular file")
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_TEMPLATE_BYTES + 1)

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 import checks
 from checks.check import Check, Inputs, Progress
+from checks.errors import NotEvaluated
 from checks.records.runs import is_run_folder
 from checks.verdict import Outcome, Verdict
 from plumbline_mcp import workers
@@ -41,7 +42,8 @@ async def run_check(
     """Run one check in a worker and store its verdict.
 
     A path input may also be a run id of this workspace. Raises `UsageError` and `BadInput` when the
-    inputs cannot be used; a worker that died or ran out of time is an ``inconclusive`` verdict.
+    inputs cannot be used; a worker that died or ran out of time is an ``inconclusive`` verdict, one that
+    a chat template took with it is ``not_evaluated``.
     """
     check = find_check(name)
     arguments = parse_inputs(workspace, check, inputs)
@@ -106,6 +108,9 @@ async def _judged(
         )
     except (WorkerCrashed, WorkerTimedOut) as error:
         return _stopped(check, arguments, error.message, error.next_step)
+    except NotEvaluated as error:
+        verdict = _stopped(check, arguments, error.message, error.next_step)
+        return verdict.model_copy(update={"outcome": Outcome.NOT_EVALUATED})
     return Verdict.model_validate(answer)
 
 

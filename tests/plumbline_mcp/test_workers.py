@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from checks.errors import BadInput
+from checks.errors import BadInput, NotEvaluated
 from plumbline_mcp import workers
 from plumbline_mcp.errors import PlumblineError, WorkerCrashed, WorkerTimedOut
 
@@ -56,6 +56,13 @@ def test_a_foreseen_error_keeps_its_type_and_next_step(probe: str) -> None:
 def test_a_dead_worker_says_how_it_died(probe: str, function: str, said: str) -> None:
     with pytest.raises(WorkerCrashed, match=said):
         run(f"{probe}:{function}", {})
+
+
+def test_a_template_that_takes_its_worker_with_it_is_not_evaluated(probe: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(NotEvaluated, match="one step of a chat template"):
+        run(f"{probe}:endless_step", {})
+    assert time.monotonic() - started < 20
 
 
 def test_a_worker_runs_functions_of_this_package_only() -> None:

@@ -1,5 +1,6 @@
 """What the workers of `test_workers` run."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 
 from checks.check import Progress
 from checks.errors import BadInput
+from checks.references import rendering
 
 
 def echo(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -23,6 +25,14 @@ def bad(payload: dict[str, Any], progress: Progress) -> None:
 
 def die(payload: dict[str, Any], progress: Progress) -> None:
     os.kill(os.getpid(), 9)
+
+
+def endless_step(payload: dict[str, Any], progress: Progress) -> None:
+    """A template that calls what never returns to Python."""
+    rendering.RENDER_SECONDS = rendering.RENDER_KILL_SECONDS = 0.2
+    template = rendering.ChatTemplate("{{ step() }}", "t", {"step": lambda: sum(itertools.repeat(1))})
+    with rendering.limits():
+        template.render([])
 
 
 def crash(payload: dict[str, Any], progress: Progress) -> float:

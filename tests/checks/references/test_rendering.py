@@ -1,6 +1,7 @@
 """Own rendering: bit for bit what transformers renders, within limits, from wherever a release keeps it."""
 
 import copy
+import os
 import threading
 import time
 from datetime import datetime
@@ -155,6 +156,40 @@ def test_a_greedy_template_gets_no_more_memory(source: str) -> None:
         ChatTemplate(source, "t", {}).render(CHAT)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ (9**99999999) % 7 }}",
+        "{{ (3**9000000)|string }}",
+        "{{ ('f' * 9000000)|int(base=16) // ('f' * 4500000)|int(base=16) }}",
+        "{{ ('f' * 9000000)|int(base=16) % ('f' * 4500000)|int(base=16) }}",
+        "{{ ('f' * 9000000)|int(base=16) * ('f' * 4500000)|int(base=16) }}",
+    ],
+)
+def test_arithmetic_that_takes_hours_is_refused(source: str) -> None:
+    started = time.monotonic()
+    with limits(), pytest.raises(RenderError, match="may not compute with numbers of"):
+        ChatTemplate(source, "t", {}).render(CHAT)
+    assert time.monotonic() - started < 2
+    assert ChatTemplate("{{ 2**10 * 3 // 2 % 1000 }}|{{ '%d' % 7 }}", "t", {}).render(CHAT) == "536|7"
+
+
+def test_nothing_of_a_template_is_evaluated_while_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("checks.references.rendering.RENDER_SECONDS", 0.2)
+    source = "{{ ('a' * 70000000)|wordwrap(1)|length }}{{ 'x'.center(9999999999) }}"
+    started = time.monotonic()
+    template = ChatTemplate(source, "t", {})
+    assert time.monotonic() - started < 1
+    with limits(), pytest.raises(RenderTimeout):
+        template.render(CHAT)
+    assert time.monotonic() - started < 5
+
+
+def test_a_number_too_long_to_read_is_a_template_that_does_not_compile() -> None:
+    with pytest.raises(NotEvaluated, match="does not compile"):
+        ChatTemplate("{{ " + "9" * 5000 + " }}", "t", {})
+
+
 def test_an_endless_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("checks.references.rendering.MAX_RENDERED_CHARACTERS", 10)
     with pytest.raises(RenderError, match="wrote 11 characters"):
@@ -219,6 +254,9 @@ def test_a_template_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot read"):
         read_template(tmp_path / "absent")
     (tmp_path / "latin").write_bytes(b"\xff")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="no regular file"):
+        read_template(tmp_path / "pipe")
     with pytest.raises(BadInput, match="not UTF-8"):
         read_template(tmp_path / "latin")
     (tmp_path / "huge").write_bytes(b"x" * (2**20 + 1))
