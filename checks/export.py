@@ -93,12 +93,11 @@ class ExportCase:
 class ExportCheck(Check[ExportInputs, ExportCase]):
     """Is the export the trained model, in the release's format?
 
-    Every tensor is read by Plumbline's own reader and held against the released checkpoint bit for bit (for
-    an export without training), against the checkpoint that training ended with (``--trained``), or against
-    W + sBA (``--adapter``). Low-precision formats are compared after decoding. Names, shapes and dtypes have
-    to be the release's as they lie on disk; configuration, tokenizer and chat template have to mean the
-    same; and the export has to load in the reference implementation with nothing missing, unexpected or
-    re-initialised.
+    Every tensor is read by Plumbline's own reader. It is held against the released checkpoint bit for bit
+    (an export without training), against the checkpoint that training ended with (``--trained``), or against
+    W + sBA (``--adapter``); low-precision formats are compared after decoding. Names, shapes and dtypes have
+    to be the release's as they lie on disk. Configuration, tokenizer and chat template have to mean the same,
+    and the export has to load in the reference implementation with no key missing, unexpected or unfit.
     """
 
     name = "export"
@@ -251,8 +250,10 @@ def _weights(case: ExportCase, export: Checkpoint, progress: Progress) -> list[P
     known = sum(name in export.tensors for name in case.expected.wanted)
     result = _compare(case, export, naming, progress)
     wrong = naming.names or naming.shapes or naming.dtypes
-    may_be_trained = not case.trained and case.adapter is None and not wrong
-    problems = value_problems(result, may_be_trained=may_be_trained)
+    against_original = not case.trained and case.adapter is None
+    problems = value_problems(
+        result, may_be_trained=against_original and not wrong, against_original=against_original
+    )
     both = Coverage(judged=known, total=known, unit="tensors")
     return [
         part("names", naming.names, Coverage(judged=known, total=total, unit="tensors"), notes=naming.notes),

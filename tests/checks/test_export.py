@@ -363,3 +363,43 @@ def test_a_configuration_that_describes_a_giant_model_is_not_built(llama: Path, 
     verdict = export_check(release, export)
     assert part(verdict, "reload").outcome is Outcome.NOT_EVALUATED
     assert "more than are loaded" in part(verdict, "reload").reason
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda tensors: tensors.update({Q: tensors[Q].T}), "layout"),
+        (lambda tensors: tensors.update({Q: tensors[Q][torch.arange(SIDE - 1, -1, -1)]}), "order"),
+        (lambda tensors: tensors.update({Q: tensors[Q] * 2}), "training does not do this"),
+        (lambda tensors: tensors.update({Q: -tensors[Q]}), "training does not do this"),
+        (lambda tensors: tensors[Q].view(-1)[:1].fill_(float("inf")), "overflow"),
+        (lambda tensors: tensors[Q].view(-1)[:1].add_(1e-2), "--trained"),
+    ],
+)
+def test_the_next_step_fits_the_difference(
+    llama: Path, tmp_path: Path, change: Callable[[Tensors], object], says: str
+) -> None:
+    """Only what training may do is answered with the name of a trained checkpoint."""
+    verdict = export_check(llama, edited(llama, tmp_path / "x", change))
+    assert places(verdict, part(verdict, "values").problems[0].code) == {Q}
+    assert says in verdict.next_step
+    assert ("--trained" in verdict.next_step) == (says == "--trained")
+
+
+def test_a_difference_from_the_trained_checkpoint_is_not_answered_with_naming_it(
+    llama: Path, tmp_path: Path
+) -> None:
+    trained = edited(llama, tmp_path / "trained", _train)
+    export = edited(trained, tmp_path / "x", lambda tensors: tensors[Q].view(-1)[:1].add_(1e-2))
+    verdict = export_check(llama, export, trained=trained)
+    assert codes(verdict) == {("values", "values-differ")}
+    assert "not the one training ended with" in verdict.next_step
+
+
+@pytest.mark.parametrize("change", [_drop, _rename, _add, _cast])
+def test_differences_of_names_and_dtypes_say_what_to_do_next(
+    llama: Path, tmp_path: Path, change: Callable[[Tensors], object]
+) -> None:
+    verdict = export_check(llama, edited(llama, tmp_path / "x", change))
+    assert verdict.problems()
+    assert all(problem.next_step for _, problem in verdict.problems())

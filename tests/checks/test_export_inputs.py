@@ -53,6 +53,7 @@ def test_an_empty_export_wrote_nothing(release: Path, tmp_path: Path) -> None:
     verdict = export_check(release, tmp_path / "x")
     assert (verdict.outcome, codes(verdict)) == (Outcome.FAIL, {("files", "nothing-written")})
     assert "never unpickled" in verdict.reason
+    assert "safetensors" in verdict.next_step
     assert {p.outcome for p in verdict.parts if p.name != "files"} == {Outcome.NOT_EVALUATED}
 
 
@@ -64,6 +65,7 @@ def test_an_unreadable_export_fails_and_an_unreadable_original_decides_nothing(
         file.truncate((broken / "model.safetensors").stat().st_size - 10)
     verdict = export_check(release, broken)
     assert (verdict.outcome, codes(verdict)) == (Outcome.FAIL, {("files", "file-unreadable")})
+    assert verdict.next_step
     verdict = export_check(broken, release)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "original cannot be read" in verdict.reason
@@ -191,6 +193,7 @@ def test_an_exporter_that_failed_is_a_failure_with_its_last_line(release: Path, 
     verdict = export_check(release, _run(tmp_path / "run-2", None, code=1, stderr=stderr))
     assert (verdict.outcome, codes(verdict)) == (Outcome.FAIL, {("files", "exporter-failed")})
     assert "ValueError: Undefined \\x1b[31mOperation" in verdict.reason
+    assert "log" in verdict.next_step
     assert "\x1b" not in verdict.reason
     long = export_check(release, _run(tmp_path / "run-3", release, code=1, stderr="x" * 100_000))
     assert codes(long) == {("files", "exporter-failed")}

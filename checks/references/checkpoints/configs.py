@@ -24,6 +24,8 @@ _SETS = ("eos_token_id",)
 """Fields whose list is a set: generation ends at any of the ids (transformers ``EosTokenCriteria``)."""
 _CONFIG_STEP = "write this field as the release has it, then export again"
 
+_RENAMED = (("torch_dtype", "dtype"), ("rope_theta", "rope_parameters.rope_theta"))
+"""Fields that transformers 5 renamed, old and new; files of both times hold one of the two, or both."""
 _INNER = ("text_config", "vision_config")
 Json = Mapping[str, Any]
 
@@ -62,28 +64,36 @@ def compare_config(
 def _contradictions(original: Json, export: Json, file: str, prefix: str = "") -> list[Problem]:
     """An old and a new name of one field with two values: each loader reads another one."""
     found = []
-    old, new = export.get("torch_dtype"), export.get("dtype")
-    same_in_release = (original.get("torch_dtype"), original.get("dtype")) == (old, new)
-    if old is not None and new is not None and old != new and not same_in_release:
-        message = f"{prefix}torch_dtype is {_shown(old)} and {prefix}dtype is {_shown(new)}"
-        place = Place(file=file, field=f"{prefix}torch_dtype")
+    for old_name, new_name in _RENAMED:
+        old, new = _at(export, old_name), _at(export, new_name)
+        released = _at(original, old_name), _at(original, new_name)
+        if old is None or new is None or old == new or released == (old, new):
+            continue
+        message = f"{prefix}{old_name} is {_shown(old)} and {prefix}{new_name} is {_shown(new)}"
         found.append(
             Problem(
                 code="field-differs",
                 message=f"{message}: older loaders read the first, newer ones the second",
-                place=place,
+                place=Place(file=file, field=f"{prefix}{old_name}"),
                 expected=_shown(new),
                 found=_shown(old),
                 next_step="write one of the two names, with the release's value",
             )
         )
     for name in _INNER:
-        inner = export.get(name)
+        inner, beside = export.get(name), original.get(name)
         if isinstance(inner, Mapping):
-            beside = original.get(name)
-            released = beside if isinstance(beside, Mapping) else {}
-            found += _contradictions(released, inner, file, f"{prefix}{name}.")
+            released_inner = beside if isinstance(beside, Mapping) else {}
+            found += _contradictions(released_inner, inner, file, f"{prefix}{name}.")
     return found
+
+
+def _at(config: Json, path: str) -> Any:
+    """A value by dotted path, None where it is absent."""
+    value: Any = config
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def compare_generation_config(original: Json, export: Json) -> ConfigResult:

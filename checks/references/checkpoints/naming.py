@@ -10,6 +10,9 @@ from checks.references.checkpoints.layouts import Plain, Rounded
 from checks.references.checkpoints.tensors import Tensor
 from checks.verdict import Place, Problem
 
+_SHAPE_STEP = "look at how the exporter lays out this tensor; loaders want the release's shape"
+_DTYPE_STEP = "save in the release's dtype, or name the framework whose pack documents this format"
+
 
 @dataclass
 class Naming:
@@ -38,13 +41,25 @@ def compare_names(expected: Expectation, original: Checkpoint, export: Checkpoin
         message = f"{name} is not in the export{_split_by_adapter(name, expected)}"
         wanted = f"{entry.dtype} {list(entry.shape)}"
         result.names.append(
-            Problem(code="tensor-missing", message=message, place=Place(tensor=name), expected=wanted)
+            Problem(
+                code="tensor-missing",
+                message=message,
+                place=Place(tensor=name),
+                expected=wanted,
+                next_step="look at why the exporter leaves this tensor out, and write it",
+            )
         )
     for name, tensor in extra.items():
         message = f"{name} is in the export, not in the release"
         found = f"{tensor.dtype} {list(tensor.shape)}"
         result.names.append(
-            Problem(code="tensor-unexpected", message=message, place=place_of(tensor), found=found)
+            Problem(
+                code="tensor-unexpected",
+                message=message,
+                place=place_of(tensor),
+                found=found,
+                next_step="write the release's name, or leave the tensor out if it is of training alone",
+            )
         )
     for name, entry in expected.wanted.items():
         if name in export.tensors:
@@ -69,6 +84,7 @@ def _compare_kind(result: Naming, entry: Wanted, tensor: Tensor) -> None:
                 place=place_of(tensor),
                 expected=str(list(entry.shape)),
                 found=str(list(tensor.shape)),
+                next_step=_SHAPE_STEP,
             )
         )
     if not same_dtype:
@@ -79,6 +95,7 @@ def _compare_kind(result: Naming, entry: Wanted, tensor: Tensor) -> None:
                 place=place_of(tensor),
                 expected=entry.dtype,
                 found=tensor.dtype,
+                next_step=_DTYPE_STEP,
             )
         )
     if same_shape and same_dtype:
@@ -150,6 +167,7 @@ def _find_renamed(result: Naming, missing: dict[str, Wanted], extra: dict[str, T
                 place=Place(file=tensor.file or None, tensor=name),
                 expected=name,
                 found=match,
+                next_step="map this name back to the release's where the exporter writes it",
             )
         )
 

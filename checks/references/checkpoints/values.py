@@ -91,6 +91,7 @@ def compare_all(pairs: Pairs, config: dict[str, object], tell: Tell) -> ValuesRe
                     outcome=Outcome.NOT_EVALUATED,
                     message=message,
                     place=place_of(tensor),
+                    next_step="name as --trained a checkpoint with it in the release's name and shape",
                 )
             )
             continue
@@ -245,25 +246,26 @@ def _find_exchanged(result: ValuesResult) -> None:
             result.mismatches[index] = Mismatch(mismatch.entry, mismatch.tensor, kind, mismatch.compared)
 
 
-def value_problems(result: ValuesResult, *, may_be_trained: bool) -> list[Problem]:
-    """The mismatches as problems: faults at their place, and one ``looks-trained`` for what training
-    explains.
+def value_problems(
+    result: ValuesResult, *, may_be_trained: bool, against_original: bool = True
+) -> list[Problem]:
+    """The mismatches as problems: faults at their place, one ``looks-trained`` for what training explains.
 
-    Training is considered only where no reference for trained values was given and everything else about the
-    tensors is right (``may_be_trained``). Rule: at least `TRAINED_SHARE` of the floating-point tensors
-    differ; those that also show no structured fault and moved by at most `TRAINED_CHANGE` are what training
-    explains.
+    ``may_be_trained``: no reference for trained values was given, and all else about the tensors is right.
+    Rule: at least `TRAINED_SHARE` of the floating-point tensors differ; those of them that show no structured
+    fault and moved by at most `TRAINED_CHANGE` are what training explains. ``against_original``: the values
+    were held against the release's, so a trained reference could still be named.
     """
     plain = [mismatch for mismatch in result.mismatches if not mismatch.kind.structured]
     trained = may_be_trained and bool(plain) and len(result.mismatches) >= TRAINED_SHARE * result.floats
     trained = trained and len(result.mismatches) > 1
-    problems = [_problem(m) for m in result.mismatches if m.kind.structured or not trained]
+    problems = [_problem(m, against_original) for m in result.mismatches if m.kind.structured or not trained]
     if trained:
         problems.append(_looks_trained(plain, result.floats))
     return [*problems, *result.problems]
 
 
-def _problem(mismatch: Mismatch) -> Problem:
+def _problem(mismatch: Mismatch, against_original: bool) -> Problem:
     compared = mismatch.compared
     first = None if compared.first is None else f"first differing element: {_index(mismatch)}"
     return Problem(
@@ -271,8 +273,29 @@ def _problem(mismatch: Mismatch) -> Problem:
         message=f"{mismatch.entry.name}: {mismatch.kind.message}",
         place=place_of(mismatch.tensor),
         found=first,
-        next_step="if this tensor was trained, name the checkpoint that training ended with as --trained",
+        next_step=_next_step(mismatch, against_original),
     )
+
+
+def _next_step(mismatch: Mismatch, against_original: bool) -> str:
+    """What helps with a difference: training never transposes, permutes or scales a tensor."""
+    if mismatch.kind.code in _STEPS:
+        return _STEPS[mismatch.kind.code]
+    if mismatch.entry.update is not None:
+        return "look at the scale (lora_alpha over r) and the dtype in which the adapter is merged"
+    if mismatch.kind.structured:
+        return "training does not do this: look at how the exporter casts, scales and copies this tensor"
+    if against_original:
+        return "if this tensor was trained, name the checkpoint that training ended with as --trained"
+    return "look at where the exporter takes this tensor from: it is not the one training ended with"
+
+
+_STEPS = {
+    "transposed": "look at the layout in which the exporter writes this tensor, and swap its axes back",
+    "permuted": "look at the order in which the exporter writes these slices; restore the release's",
+    "not-finite": "look for an overflow where the exporter casts or decodes this tensor",
+    "adapter-unmerged": "merge the adapter into this tensor before the export",
+}
 
 
 def _index(mismatch: Mismatch) -> str:

@@ -118,6 +118,9 @@ def test_two_names_of_the_dtype_that_contradict_each_other_are_found() -> None:
     assert result.problems[0].next_step
     assert _fields(LLAMA, {**LLAMA, "dtype": "bfloat16"}) == {}
     assert _fields(both, both) == {}
+    rope = {**LLAMA, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
+    assert _fields(LLAMA, rope) == {}
+    assert _fields(rope, {**rope, "rope_theta": 10000.0}) == {"rope_theta": Outcome.FAIL}
     inner = {"model_type": "not_in_the_library", "text_config": {"dtype": "bfloat16"}}
     wrong = {**inner, "text_config": {"dtype": "bfloat16", "torch_dtype": "float16"}}
     assert _fields(inner, wrong) == {"text_config.torch_dtype": Outcome.FAIL}
