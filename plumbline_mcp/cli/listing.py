@@ -8,8 +8,10 @@ import typer
 from plumbline_mcp.cli.options import Home, Json, paragraphs
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
+    from checks.references.packs import Pack, Setting
     from plumbline_mcp.workspace import Workspace
 
 
@@ -60,6 +62,7 @@ def list_(
     """
     from plumbline_mcp.cli.screen import console, print_json
 
+    shown: RenderableType
     if kind is Kind.CHECKS:
         rows, shown = _checks()
     elif kind is Kind.PACKS:
@@ -93,27 +96,58 @@ def _checks() -> tuple[list[dict[str, Any]], "Table"]:
     return rows, table("check", "training", "question", rows=cells)
 
 
-def _packs() -> tuple[list[dict[str, Any]], "Table"]:
-    import tomllib
+def _packs() -> tuple[list[dict[str, Any]], "RenderableType"]:
+    from rich.console import Group
 
+    from checks.references.packs import built_in, load_pack
     from plumbline_mcp.cli.screen import table, untrusted
-    from plumbline_mcp.version import ROOT
 
-    rows = []
-    for path in sorted((ROOT / "templates" / "frameworks").glob("*/pack.toml")):
-        pack = tomllib.loads(path.read_text(encoding="utf-8"))
-        procedures = pack.get("procedures", [])
-        rows.append({"name": path.parent.name, "procedures": sorted(procedures), "path": str(path.parent)})
+    packs = [load_pack(name) for name in built_in()]
+    rows = [
+        {
+            "name": pack.name,
+            "procedures": sorted(pack.about.procedures),
+            "path": str(pack.folder),
+            "settings": [setting.model_dump(mode="json") for setting in pack.settings.setting],
+        }
+        for pack in packs
+    ]
     cells = (
-        [untrusted(r["name"]), untrusted(", ".join(r["procedures"])), untrusted(r["path"])] for r in rows
+        [untrusted(pack.name), untrusted(", ".join(sorted(pack.about.procedures))), untrusted(pack.folder)]
+        for pack in packs
     )
-    return rows, table("pack", "procedures", "folder", rows=cells)
+    return rows, Group(table("pack", "procedures", "folder", rows=cells), *map(_settings, packs))
+
+
+def _settings(pack: "Pack") -> "Table":
+    """What `plumbline run --set NAME=VALUE` takes for a pack."""
+    from plumbline_mcp.cli.screen import table, untrusted
+
+    cells = (
+        [untrusted(setting.name), untrusted(_values(setting)), untrusted(setting.description)]
+        for setting in pack.settings.setting
+    )
+    title = f"{pack.name}: plumbline run --set NAME=VALUE"
+    return table("name", "value", "what it decides", rows=cells, title=title)
+
+
+def _values(setting: "Setting") -> str:
+    """What a setting may be, and what it is by default; or that the framework refuses it."""
+    import json
+
+    if setting.status == "refused":
+        return "refused by the framework"
+    allowed = " | ".join(setting.choices) or setting.type
+    return allowed if setting.default is None else f"{allowed}, default {json.dumps(setting.default)}"
 
 
 def _runs(home: Any, limit: int, after: str | None) -> tuple[list[dict[str, Any]], "Table"]:
+    from plumbline_mcp.cli.run_view import run_ending
     from plumbline_mcp.cli.screen import table, untrusted
 
     workspace = _existing(home)
+    if workspace is None:
+        return [], table(rows=())
     rows = [
         {
             "id": run.run_id,
@@ -121,13 +155,21 @@ def _runs(home: Any, limit: int, after: str | None) -> tuple[list[dict[str, Any]
             "state": run.state.value,
             "procedure": run.job.procedure,
             "framework": run.job.framework,
+            "ended": run_ending(workspace, run),
             "manifest_sha256": run.manifest_sha256,
         }
-        for run in (workspace.runs_list(limit=limit, after=after) if workspace else [])
+        for run in workspace.runs_list(limit=limit, after=after)
     ]
-    shown = ("id", "created", "state", "procedure", "framework")
-    cells = ([untrusted(row[key], limit=60) for key in shown] for row in rows)
-    return rows, table("id", "started (UTC)", "state", "procedure", "framework", rows=cells)
+    cells = (
+        [
+            untrusted(row["id"], limit=60),
+            untrusted((row["created"] or "")[:16]),
+            untrusted(row["framework"], limit=60),
+            untrusted(row["ended"], limit=160),
+        ]
+        for row in rows
+    )
+    return rows, table("id", "started (UTC)", "framework", "how it ended", rows=cells)
 
 
 def _verdicts(

@@ -42,7 +42,11 @@ _Python = Annotated[
 ]
 _Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting of the pack, JSON or text; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A setting of the pack, JSON or text; `plumbline list packs` lists them; may be repeated.",
+    ),
 ]
 _TimeLimit = Annotated[
     float | None, typer.Option("--time-limit", min=1, metavar="SECONDS", help="End the job after this long.")
@@ -143,30 +147,18 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 
 
 def _print(done: "RunFolder", launch: "Launch") -> None:
-    from plumbline_mcp.cli.screen import console, labelled, untrusted
+    from plumbline_mcp.cli.run_view import print_ranks
+    from plumbline_mcp.cli.screen import console, labelled
 
     out = console()
-    for exit_ in done.exits():
-        said = "ended by itself" if exit_.clean else _how(exit_)
-        out.print(untrusted(f"{done.job.run_id}: rank {exit_.rank} {said}"))
+    out.print(labelled("run:    ", done.job.run_id))
+    print_ranks(out, done)
     out.print(labelled("folder: ", done.path), soft_wrap=True)
-    if not all(exit_.clean for exit_ in done.exits()):
-        for line in _last_lines(done.path / "logs" / "rank-00000.err"):
-            out.print(labelled("  │ ", line, "dim"), soft_wrap=True)
-    out.print(labelled("next:   ", _next(done.job.run_id, launch)), soft_wrap=True)
-
-
-def _how(exit_: Any) -> str:
-    if exit_.timed_out:
-        return "was ended at its time limit"
-    return f"was ended by signal {exit_.signal}" if exit_.signal else f"ended with exit code {exit_.code}"
-
-
-def _last_lines(path: Path, count: int = 8, limit: int = 16_384) -> list[str]:
-    """The end of a log; it may be large, so only its last bytes are read."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - limit))
-        return file.read(limit).decode("utf-8", "replace").splitlines()[-count:]
+    clean = all(exit_.clean for exit_ in done.exits())
+    # after a failure a check has nothing to judge
+    failed = f"plumbline show {done.job.run_id}, or the log above, says why; correct it and run it again"
+    following = _next(done.job.run_id, launch) if clean else failed
+    out.print(labelled("next:   ", following), soft_wrap=True)
 
 
 def _next(run_id: str, launch: "Launch") -> str:

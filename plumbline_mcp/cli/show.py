@@ -23,7 +23,7 @@ def show(
     json_output: Json = False,
     home: Home = None,
 ) -> None:
-    """Show one stored verdict with its problems and evidence, or one run.
+    """Show one stored verdict with its problems and evidence, or one run with how it ended and its log.
 
     Example: plumbline show data-0001
     """
@@ -72,6 +72,7 @@ def _print_stored(stored: "StoredVerdict", workspace: "Workspace") -> None:
 
 
 def _print_run(run: "StoredRun", workspace: "Workspace") -> None:
+    from plumbline_mcp.cli.run_view import open_run, print_ranks
     from plumbline_mcp.cli.screen import console, table, untrusted
 
     job = run.job
@@ -93,3 +94,8 @@ def _print_run(run: "StoredRun", workspace: "Workspace") -> None:
     console().print(
         table("of the run", "value", rows=([untrusted(k), untrusted(v)] for k, v in facts.items()))
     )
+    folder, why = open_run(workspace, run)
+    if folder:
+        print_ranks(console(), folder)
+    else:
+        console().print(untrusted(f"its records cannot be read: {why}"))

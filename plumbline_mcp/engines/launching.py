@@ -86,14 +86,19 @@ def _checked_inputs(procedure: Procedure, inputs: dict[str, Path]) -> dict[str, 
     missing = [name for name in procedure.inputs if name not in inputs]
     unknown = sorted(set(inputs) - {*procedure.inputs, *procedure.optional_inputs})
     if missing or unknown:
-        what = f"needs {', '.join(missing)}" if missing else f"takes no {', '.join(unknown)}"
-        known = ", ".join([*procedure.inputs, *procedure.optional_inputs])
+        what = f"needs {_options(missing)}" if missing else f"takes no {_options(unknown)}"
+        known = _options([*procedure.inputs, *procedure.optional_inputs])
         raise UsageError(f"procedure {procedure.name} {what}", f"its inputs are: {known}")
     paths = {name: Path(path).expanduser().absolute() for name, path in inputs.items()}
     for name, path in paths.items():
         if not path.exists():
-            raise UsageError(f"{name}: there is no {path}", "name a file or folder that exists")
+            raise UsageError(f"--{name}: there is no {path}", "name a file or folder that exists")
     return {name: str(path) for name, path in paths.items()}
+
+
+def _options(names: list[str]) -> str:
+    """Inputs as the command line names them."""
+    return ", ".join(f"--{name}" for name in names)
 
 
 def checked_settings(pack: Pack, procedure: str, given: dict[str, JsonValue]) -> dict[str, JsonValue]:
