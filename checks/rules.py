@@ -57,8 +57,8 @@ of the seven to nine matrices of a decoder layer one kind is well below one half
 SCALED_BY = 0.02
 """A tensor that is its original times 1 +- 0.02 or more, in the same direction, was scaled, not trained.
 
-Derivation: weight decay alone multiplies by (1 - lr * decay)^steps, 0.1 percent in 1000 steps of
-1e-5 with a decay of 0.1.
+Derivation: weight decay alone multiplies by (1 - lr * decay)^steps: 0.1 percent in 1000 steps with a
+learning rate of 1e-5 and a decay of 0.1.
 """
 SAME_DIRECTION_RESIDUAL = 2.0**-7
 """Residual, relative to the whole, below which a difference is one factor or one added constant.

@@ -19,11 +19,11 @@ Read = Callable[[int], None]
 
 @dataclass
 class Comparison:
-    """What two tensors have in common. -0.0 equals +0.0 (``zero_signs`` counts where only that sign differs).
+    """What two tensors have in common, where -0.0 equals +0.0.
 
-    ``non_finite`` counts NaN and infinity in the expected tensor, ``introduced`` those of the other one
-    where the expected one is finite. The sums are over elements where both are finite and are filled by
-    `compare_values` only.
+    ``zero_signs`` counts elements where only the sign of zero differs, ``non_finite`` NaN and infinity in the
+    expected tensor, ``introduced`` those of the other tensor where the expected one is finite. The sums run
+    over elements where both are finite; only `compare_values` fills them.
     """
 
     elements: int = 0

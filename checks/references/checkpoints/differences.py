@@ -128,11 +128,10 @@ def _pattern(source: list[int]) -> str:
 
 
 def _slice_sums(values: Values) -> list[Floats]:
-    """For each axis a 64-bit sum of every slice: equal slices have equal sums, others do not but by a 2^-64
-    chance.
+    """A 64-bit sum of every slice, for each axis.
 
-    A sum is linear in the elements' float64 bits with fixed odd random weights for the other axes, modulo
-    2^64.
+    A sum is linear modulo 2^64 in the elements' float64 bits, with fixed odd random weights for the other
+    axes: equal slices have equal sums, and unequal ones share a sum by a chance of 2^-64 only.
     """
     shape = values.shape
     weights = [_weights(length, axis) for axis, length in enumerate(shape)]

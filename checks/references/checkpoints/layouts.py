@@ -5,13 +5,12 @@ at a time, so that memory stays bounded by the block.
 
 Layouts on disk (checked against the reference implementation in the tests):
 
-* MXFP4 (gpt-oss): ``X_blocks`` U8 [..., G, 16] and ``X_scales`` U8 [..., G]; two E2M1 nibbles a byte, low
-  first;
-  value = nibble * 2^(scale - 127); the last two axes unfold to 32 G columns.
+* MXFP4 (gpt-oss): ``X_blocks`` U8 [..., G, 16] and ``X_scales`` U8 [..., G]; two E2M1 nibbles a byte, the low
+  one first; value = nibble * 2^(scale - 127); the last two axes unfold to 32 G columns.
 * Block FP8: ``P.weight`` F8_E4M3 [r, c] with ``P.weight_scale_inv`` F32 (DeepSeek-V3) or ``P.scale`` F8_E8M0
   (DeepSeek-V4) [ceil(r/b), ceil(c/b)]; value = code * scale of its block; last blocks may be ragged.
-* Packed FP4 (DeepSeek-V4 experts): ``P.weight`` I8 [r, c/2], low nibble first, with ``P.scale`` F8_E8M0
-  [r, c/32].
+* Packed FP4 (DeepSeek-V4 experts): ``P.weight`` I8 [r, c/2] of two nibbles a byte, the low one first, and
+  ``P.scale`` F8_E8M0 [r, c/32]; value = nibble * scale of its 32 columns.
 """
 
 from collections.abc import Mapping

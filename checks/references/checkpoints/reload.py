@@ -22,10 +22,10 @@ class Reloaded:
 
 
 def reload(folder: Path, config: dict[str, Any], nbytes: int) -> Reloaded:
-    """Load a checkpoint folder offline, without any code of its own. Raises `NotEvaluated` where that
-    cannot be.
+    """Load a checkpoint folder offline, without any code of its own.
 
-    Weights of more than `RELOAD_BYTES` are loaded on the meta device: keys and shapes, no values.
+    Weights of more than `RELOAD_BYTES` are loaded on the meta device: keys and shapes, no values. Raises
+    `NotEvaluated` where the reference implementation cannot load such a checkpoint at all.
     """
     loader = _loader(config)
     _refuse_without_accelerate(config, nbytes)

@@ -146,8 +146,8 @@ def _meaning(section: str, value: Any) -> Any:
 def _without_idle_flags(section: str, value: Any) -> Any:
     """Without the flags of a ByteLevel step that touch no id and no text there.
 
-    Offsets alone follow ``trim_offsets``; decoding follows none of the flags (tokenizers, pre_tokenizers and
-    decoders ``byte_level``).
+    Only offsets follow ``trim_offsets``, and decoding follows none of the flags (tokenizers, module
+    ``byte_level`` of its pre_tokenizers and of its decoders).
     """
     if isinstance(value, list):
         return [_without_idle_flags(section, item) for item in value]
