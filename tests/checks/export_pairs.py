@@ -29,8 +29,10 @@ Tensors = dict[str, torch.Tensor]
 
 
 def export_check(original: Path, export: Path, **inputs: Any) -> Verdict:
-    """The verdict of the check on two folders."""
-    return evaluate(CHECK, ExportInputs(original=original, export=export, **inputs))
+    """The verdict of the check on two folders; whatever it finds says what to do next."""
+    verdict = evaluate(CHECK, ExportInputs(original=original, export=export, **inputs))
+    assert all(problem.next_step for _, problem in verdict.problems())
+    return verdict
 
 
 def part(verdict: Verdict, name: str) -> Part:
