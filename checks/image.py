@@ -30,8 +30,11 @@ class ImageCheck(Check[ImageInputs, ImageCase]):
     A probe runs inside the job's own interpreter, isolated, and lists what is installed; it imports nothing
     of it. Three parts. *requirements*: every requirement that applies here is installed in a version that
     satisfies it, the requirements of requirements included; with a lock file, the locked version and no
-    other. *commit*: the installed code is the commit or version under test. *files*: no file of the framework
-    differs from the digest that its RECORD or its git commit holds, and nothing importable was added.
+    other; each says one version only, and its top-level modules are there and are what would be imported.
+    *commit*: the installed code is the commit or version under test. *files*: no file of the framework
+    differs from the digest that its RECORD or its git commit holds, no importable file was added to its
+    package folders, no byte code runs in place of another source, and nothing runs at the interpreter's
+    start that no distribution and no system package brought (`.pth` files, sitecustomize, usercustomize).
 
     A requirement that is declared and missing is a fail, also where the job seems to run without it: what
     falls back silently is what this check is for. There is no list of exceptions.

@@ -26,6 +26,8 @@ class FilesCase:
     reference: str
     files: tuple[FileState, ...] = ()
     unrecorded: tuple[str, ...] = ()
+    unhashed: tuple[str, ...] = ()
+    stale_bytecode: tuple[str, ...] = ()
     missing_record: str | None = None
     """Why there is nothing to compare with, when there is nothing."""
 
@@ -135,6 +137,8 @@ def _recorded_files(probe: EnvironmentProbe) -> FilesCase:
         reference="RECORD",
         files=tuple(state for entry in probe.framework for state in entry.files),
         unrecorded=tuple(name for entry in probe.framework for name in entry.unrecorded),
+        unhashed=tuple(name for entry in probe.framework for name in entry.unhashed),
+        stale_bytecode=tuple(name for entry in probe.framework for name in entry.stale_bytecode),
         missing_record=f"{', '.join(without)} was installed without a RECORD" if without else None,
     )
 

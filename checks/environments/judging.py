@@ -2,7 +2,8 @@
 
 import base64
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -10,6 +11,13 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from checks.environments.case import ImageCase
+from checks.environments.installed import (
+    judge_hooks,
+    judge_installed,
+    judge_unverifiable,
+    overlaid,
+    shown_name,
+)
 from checks.records.probe import Distribution, FileState
 from checks.references.declarations import Declared, Locked, Unreadable, expand
 from checks.references.git_tree import GIT_BLOB, blob_digest
@@ -28,6 +36,10 @@ def judge_requirements(case: ImageCase) -> Part:
     problems = [problem for item in declared.values() for problem in _requirement(item, installed)]
     problems += [_unreadable(item) for item in unreadable]
     problems += _python(case)
+    needed_here = [found for name, found in installed.items() if name in _needed(case, declared.values())]
+    for found in needed_here:
+        own = canonicalize_name(found.name) == canonicalize_name(case.framework.name)
+        problems += judge_installed(found, modules=not own)
     needed: set[str] = {canonicalize_name(item.requirement.name) for item in declared.values()}
     for locked in case.lock.values():
         problems += _locked(locked, installed, needed)
@@ -44,8 +56,16 @@ def judge_requirements(case: ImageCase) -> Part:
             ),
             Measurement(name="locked versions", value=len(case.lock), unit="distributions"),
         ),
-        notes=case.source.notes if case.source else (),
+        notes=(*(case.source.notes if case.source else ()), *overlaid(needed_here)),
         reason="" if total else "the framework declares no requirement here; name its source or a lock",
+    )
+
+
+def _needed(case: ImageCase, declared: Iterable[Declared]) -> set[str]:
+    """Canonical names of the framework's distributions, of what is required, and of what is locked."""
+    names = {canonicalize_name(item.requirement.name) for item in declared}
+    return (
+        names | {canonicalize_name(name) for name in case.pack.about.framework.distributions} | {*case.lock}
     )
 
 
@@ -62,7 +82,7 @@ def _requirement(item: Declared, installed: dict[str, Distribution]) -> Iterator
             place=place,
             expected=wanted,
             found="not installed",
-            next_step=f"install {requirement.name}{requirement.specifier} in the job's environment",
+            next_step=_install(requirement),
         )
     elif requirement.url is not None:
         yield from _from_url(requirement, found, item.by)
@@ -73,8 +93,13 @@ def _requirement(item: Declared, installed: dict[str, Distribution]) -> Iterator
             place=place,
             expected=wanted,
             found=found.version,
-            next_step=f"install {requirement.name}{requirement.specifier} in the job's environment",
+            next_step=_install(requirement),
         )
+
+
+def _install(requirement: Requirement) -> str:
+    """Names the distribution and nothing else: specifiers and addresses are text that anyone wrote."""
+    return f"install the expected {shown_name(requirement.name)} in the job's environment"
 
 
 def _satisfies(specifier: SpecifierSet, version: str) -> bool:
@@ -100,7 +125,7 @@ def _from_url(requirement: Requirement, found: Distribution, by: str) -> Iterato
         place=Place(package=found.name),
         expected=wanted,
         found=origin.url if origin else f"{found.version} from an index",
-        next_step=f"install {requirement} in the job's environment",
+        next_step=_install(requirement),
     )
 
 
@@ -176,18 +201,30 @@ def judge_commit(case: ImageCase) -> Part:
         problems += _commit(case, case.expected_commit, notes)
     elif not case.expected_version:
         notes.append(
-            f"no commit was named: {case.framework.name} {case.framework.version} is judged by itself"
+            f"no commit was named: {shown_name(case.framework.name)} {_version(case)} is judged by itself"
         )
     return part_of(
         "commit",
         problems,
         coverage=Coverage(judged=1, total=1, unit="framework"),
         measurements=(
-            Measurement(name="installed version", value=case.framework.version, bound=case.expected_version),
-            Measurement(name="installed commit", value=case.commit, bound=case.expected_commit),
+            Measurement(name="installed version", value=_version(case), bound=case.expected_version),
+            Measurement(name="installed commit", value=_hex(case.commit), bound=case.expected_commit),
         ),
         notes=tuple(notes),
     )
+
+
+def _version(case: ImageCase) -> str:
+    """The installed version as the specification spells one: metadata can say anything."""
+    try:
+        return str(Version(case.framework.version))
+    except InvalidVersion:
+        return "(not a version)"
+
+
+def _hex(commit: str | None) -> str | None:
+    return commit if commit is None or re.fullmatch(r"[0-9a-f]{7,64}", commit) else "(not a commit)"
 
 
 def _commit(case: ImageCase, expected: str, notes: list[str]) -> Iterator[Problem]:
@@ -235,6 +272,8 @@ def judge_files(case: ImageCase) -> Part:
         )
         for name in files.unrecorded
     ]
+    problems += judge_unverifiable(files)
+    problems += judge_hooks(case)
     problems += _imported(case)
     if files.missing_record is not None:
         problems.append(

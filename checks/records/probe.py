@@ -60,6 +60,11 @@ class Distribution(Frozen):
     requires_python: str | None = None
     location: str = ""
     direct_url: DirectUrl | None = None
+    versions_here: tuple[str, ...] = Field((), description="of every one with this name in its folder")
+    folders: int = Field(1, description="folders of the path that hold one with this name")
+    top_level: tuple[str, ...] = Field((), description="import names, where setuptools wrote them")
+    missing: tuple[str, ...] = Field((), description="files of its top-level modules that are gone")
+    shadowed: tuple[str, ...] = Field((), description="unrecorded files imported in place of its modules")
 
 
 class FileState(Frozen):
@@ -79,6 +84,8 @@ class FrameworkFiles(Frozen):
     has_record: bool
     files: tuple[FileState, ...] = ()
     unrecorded: tuple[str, ...] = Field((), description="importable files that no distribution recorded")
+    unhashed: tuple[str, ...] = Field((), description="files that are recorded without a digest")
+    stale_bytecode: tuple[str, ...] = Field((), description="byte code that runs in place of its source")
 
 
 class Module(Frozen):
@@ -87,6 +94,13 @@ class Module(Frozen):
     name: str
     origin: str | None = None
     version: str | None = Field(None, description="what its text states")
+
+
+class StartupHook(Frozen):
+    """A file that runs when the interpreter starts and that nothing installed vouches for."""
+
+    file: str
+    why: str
 
 
 class Python(Frozen):
@@ -106,6 +120,7 @@ class EnvironmentProbe(Frozen):
     distributions: tuple[Distribution, ...]
     framework: tuple[FrameworkFiles, ...]
     module: Module
+    startup: tuple[StartupHook, ...] = ()
 
 
 def probe(python: Path, distributions: tuple[str, ...], module: str) -> tuple[EnvironmentProbe, str, int]:

@@ -7,6 +7,7 @@ environment's packages. Prints one line: a mark, then JSON.
 """
 
 import base64
+import csv
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -14,32 +15,50 @@ import json
 import os
 import platform
 import re
+import site
 import stat
 import sys
+import urllib.parse
 from pathlib import Path
 
 MARK = "plumbline-probe "
-IMPORTABLE = (".py", ".so", ".pyd", ".pyc")
+SOURCES = (".py", ".so", ".pyd")
+IMPORTABLE = (*SOURCES, ".pyc")
 SAMPLE_BYTES = 8192
 MAX_FILES = 200000
 ALGORITHMS = ("sha256", "sha384", "sha512")
+UNHASHED = (".dist-info/RECORD", ".dist-info/RECORD.jws", ".dist-info/RECORD.p7s", ".pyc")
+"""What RECORD may name without a digest: itself, its signatures (wheel specification), byte code."""
+CUSTOMIZE = ("sitecustomize", "usercustomize")
+EASY_INSTALL = (
+    "import sys; sys.__plen = len(sys.path)",
+    (
+        "import sys; new=sys.path[sys.__plen:]; del sys.path[sys.__plen:]; p=getattr(sys,'__egginsert',0); "
+        "sys.path[p:p]=new; sys.__egginsert = p+len(new)"
+    ),
+)
+"""The two lines that setuptools writes around the paths of easy-install.pth; they only reorder sys.path."""
+VIRTUALENV = ("_virtualenv.pth", "import _virtualenv")
+"""What virtualenv and uv write into each environment without a RECORD; it patches distutils."""
+DPKG = "/var/lib/dpkg/info"
 
 
 def main() -> None:
     """Answer the one request."""
     request = json.loads(sys.argv[1])
-    first = first_on_path()
+    first, copies = first_on_path(), versions_in_folders()
     record = {
         "format": 1,
         "python": {"executable": sys.executable, "version": platform.python_version(), "prefix": sys.prefix},
         "markers": markers(),
-        "distributions": [describe(found) for _, found in sorted(first.items())],
+        "distributions": [describe(found, copies, first) for _, found in sorted(first.items())],
         "framework": [
             framework_files(first[canonical(name)], first)
             for name in request["distributions"]
             if canonical(name) in first
         ],
         "module": module(request["module"]),
+        "startup": startup_hooks(first),
     }
     print(MARK + json.dumps(record, sort_keys=True))
 
@@ -53,9 +72,29 @@ def first_on_path() -> "dict[str, importlib.metadata.Distribution]":
     """Every distribution by name; of two with one name the first on ``sys.path`` is the one that is used."""
     found: "dict[str, importlib.metadata.Distribution]" = {}
     for distribution in importlib.metadata.distributions():
-        name = (distribution.metadata or {}).get("Name")  # a broken installation may have no metadata
+        name = name_of(distribution)
         if name:
-            found.setdefault(canonical(name), distribution)
+            found.setdefault(name, distribution)
+    return found
+
+
+def name_of(distribution: "importlib.metadata.Distribution") -> "str | None":
+    """The canonical name; None for a broken installation without metadata, and for what pip moved away."""
+    name = (distribution.metadata or {}).get("Name")
+    moved = os.path.basename(str(getattr(distribution, "_path", ""))).startswith("~")  # noqa: PTH119 - no Path
+    return canonical(name) if name and not moved else None
+
+
+def versions_in_folders() -> "dict[str, dict[str, list[str]]]":
+    """By name and folder of ``sys.path``: the versions of every distribution that says that name there."""
+    found: "dict[str, dict[str, list[str]]]" = {}
+    for folder in dict.fromkeys(os.path.realpath(entry) for entry in sys.path if os.path.isdir(entry)):  # noqa: PTH112 - text
+        context = importlib.metadata.DistributionFinder.Context(path=[folder])
+        for distribution in importlib.metadata.MetadataPathFinder.find_distributions(context):
+            name = name_of(distribution)
+            if name:
+                version = distribution.metadata["Version"] or ""
+                found.setdefault(name, {}).setdefault(folder, []).append(version)
     return found
 
 
@@ -80,16 +119,106 @@ def markers() -> "dict[str, str]":
     }
 
 
-def describe(distribution: "importlib.metadata.Distribution") -> "dict[str, object]":
-    """Name, version, requirements and origin of a distribution."""
+def describe(
+    distribution: "importlib.metadata.Distribution",
+    copies: "dict[str, dict[str, list[str]]]",
+    every: "dict[str, importlib.metadata.Distribution]",
+) -> "dict[str, object]":
+    """Name, version, requirements and origin of a distribution, its other copies and its missing modules."""
+    folders = copies.get(canonical(distribution.metadata["Name"]), {})
+    here = folders.get(os.path.realpath(located(distribution, "")), [])
+    missing, shadowed = modules(distribution, every)
     return {
         "name": distribution.metadata["Name"],
         "version": distribution.metadata["Version"] or "",
         "requires": distribution.requires or [],
         "requires_python": distribution.metadata["Requires-Python"],
-        "location": str(distribution.locate_file("")),
+        "location": located(distribution, ""),
         "direct_url": direct_url(distribution),
+        "versions_here": sorted(here),
+        "folders": len(folders),
+        "top_level": top_level(distribution),
+        "missing": missing,
+        "shadowed": shadowed,
     }
+
+
+def top_level(distribution: "importlib.metadata.Distribution") -> "list[str]":
+    """The import names of setuptools' ``top_level.txt``, where there is one."""
+    names = (distribution.read_text("top_level.txt") or "").split()
+    return [name for name in names if name.isidentifier()]
+
+
+def modules(
+    distribution: "importlib.metadata.Distribution", every: "dict[str, importlib.metadata.Distribution]"
+) -> "tuple[list[str], list[str]]":
+    """Files of the top-level modules that RECORD names and that are gone; origins that hide such a module."""
+    names = [name for name, _, _ in recorded(distribution) if name.endswith(SOURCES)]
+    files: "dict[str, list[str]]" = {}
+    for name in names:
+        parts = name.split("/")
+        if len(parts) == 1 or (len(parts) == 2 and parts[1].split(".")[0] == "__init__"):
+            files.setdefault(parts[0].split(".")[0], []).append(name)
+    files = {module: found for module, found in files.items() if module.isidentifier()}
+    missing = [
+        found[0]
+        for found in files.values()
+        if not any(os.path.isfile(located(distribution, name)) for name in found)  # noqa: PTH113 - text
+    ]
+    if names and not any(os.path.isfile(located(distribution, name)) for name in names):  # noqa: PTH113 - text
+        missing = missing or names[:1]
+    declared = top_level(distribution)
+    if not names and declared and not any(origin_of(name) for name in declared):
+        missing = declared
+    shadows = [
+        origin
+        for module, found in files.items()
+        if found[0] not in missing and (origin := hidden_by(module, distribution, found)) is not None
+    ]
+    return missing, [origin for origin in shadows if not owned(origin, every)]
+
+
+def hidden_by(
+    module: str, distribution: "importlib.metadata.Distribution", files: "list[str]"
+) -> "str | None":
+    """Where a module would be imported from when that is another file than the recorded ones."""
+    origin = origin_of(module)
+    if origin is None or not os.path.isabs(origin):  # noqa: PTH117 - "built-in" and "frozen" are no paths
+        return None
+    standard = os.path.dirname(os.path.realpath(os.__file__))  # noqa: PTH120 - text
+    real = os.path.realpath(origin)
+    if real.startswith(standard + os.sep) and not re.search(r"[/\\](site|dist)-packages[/\\]", real):
+        return None  # the standard library comes before every package
+    return None if real in {os.path.realpath(located(distribution, name)) for name in files} else origin
+
+
+def owned(origin: str, every: "dict[str, importlib.metadata.Distribution]") -> bool:
+    """Whether any distribution recorded a file, or has its folder, being editable or without a RECORD."""
+    real = os.path.realpath(origin)
+    for other in every.values():
+        entries = recorded(other)
+        if any(os.path.realpath(located(other, name)) == real for name, _, _ in entries):
+            return True
+        if not entries and os.path.realpath(located(other, "")) == os.path.dirname(os.path.dirname(real)):  # noqa: PTH120 - text
+            return True
+        url = direct_url(other)
+        info = url.get("dir_info") if isinstance(url, dict) else None
+        if isinstance(info, dict) and info.get("editable"):
+            path = urllib.parse.unquote(urllib.parse.urlsplit(str(url.get("url"))).path)
+            if path and real.startswith(os.path.realpath(path) + os.sep):
+                return True
+    return False
+
+
+def origin_of(name: str) -> "str | None":
+    """Where a module would be imported from (a folder for a namespace package); nothing is run."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    if spec is None:
+        return None
+    return spec.origin or next(iter(spec.submodule_search_locations or ()), None)
 
 
 def direct_url(distribution: "importlib.metadata.Distribution") -> "object":
@@ -106,31 +235,50 @@ def framework_files(
 ) -> "dict[str, object]":
     """Each recorded file with the digest recorded and the digest measured, and files that nobody recorded."""
     name = canonical(distribution.metadata["Name"])
-    text = distribution.read_text("RECORD")
-    if not text:
-        return {"name": name, "has_record": False, "files": [], "unrecorded": []}
-    entries = distribution.files or []
-    if len(entries) > MAX_FILES:
-        raise ValueError("RECORD lists %d files, the limit is %d" % (len(entries), MAX_FILES))
-    files = [measured(str(entry), Path(str(entry.locate())), entry.hash) for entry in entries if entry.hash]
-    known = {os.path.normpath(str(entry.locate())) for entry in entries}
+    if not distribution.read_text("RECORD"):
+        return {"name": name, "has_record": False}
+    entries = recorded(distribution)
+    files = [measured(entry, located(distribution, entry[0])) for entry in entries if entry[2]]
+    known = {os.path.normpath(located(distribution, entry[0])) for entry in entries}
     return {
         "name": name,
         "has_record": True,
         "files": sampled(files, distribution),
         "unrecorded": unrecorded(distribution, known, every),
+        "unhashed": [entry[0] for entry in entries if not entry[2] and not entry[0].endswith(UNHASHED)],
+        "stale_bytecode": stale_bytecode(distribution, entries),
     }
 
 
-def measured(name: str, path: Path, recorded: "importlib.metadata.FileHash") -> "dict[str, object]":
+def recorded(distribution: "importlib.metadata.Distribution") -> "list[tuple[str, str, str]]":
+    """Name, algorithm and digest of each line of RECORD, '' where it has none.
+
+    Read here: ``Distribution.files`` of Python 3.12 and newer leaves out what is missing.
+    """
+    text = distribution.read_text("RECORD") or ""
+    rows = [row for row in csv.reader(text.splitlines()) if row and row[0]]
+    if len(rows) > MAX_FILES:
+        raise ValueError("RECORD lists %d files, the limit is %d" % (len(rows), MAX_FILES))
+    entries = []
+    for row in rows:
+        algorithm, _, digest = (row[1] if len(row) > 1 else "").partition("=")
+        entries.append((row[0], algorithm, digest))
+    return entries
+
+
+def located(distribution: "importlib.metadata.Distribution", name: str) -> str:
+    """Where a recorded file lies."""
+    return str(distribution.locate_file(name))
+
+
+def measured(entry: "tuple[str, str, str]", path: str) -> "dict[str, object]":
     """One file; ``measured`` is null when it is missing or no plain file."""
-    entry = {"name": name, "algorithm": recorded.mode, "recorded": recorded.value, "measured": None}
-    if recorded.mode in ALGORITHMS:
-        entry["measured"] = digest_of(path, recorded.mode)
-    return entry
+    name, algorithm, value = entry
+    digest = digest_of(path, algorithm) if algorithm in ALGORITHMS else None
+    return {"name": name, "algorithm": algorithm, "recorded": value, "measured": digest}
 
 
-def digest_of(path: Path, algorithm: str) -> "str | None":
+def digest_of(path: str, algorithm: str) -> "str | None":
     """Digest in RECORD's spelling: urlsafe base64 without padding."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -166,7 +314,7 @@ def unrecorded(
 ) -> "list[str]":
     """Importable files in the distribution's package folders that no distribution recorded."""
     root = str(distribution.locate_file(""))
-    parts = [Path(str(entry)).parts for entry in distribution.files or []]
+    parts = [Path(name).parts for name, _, _ in recorded(distribution)]
     tops = {names[0] for names in parts if len(names) > 1}
     found = []
     for top in sorted(tops):
@@ -178,10 +326,101 @@ def unrecorded(
             found += [path for path in paths if path.endswith(IMPORTABLE) and path not in known]
     if found:
         others = {
-            os.path.normpath(str(entry.locate())) for other in every.values() for entry in other.files or []
+            os.path.normpath(located(other, entry[0]))
+            for other in every.values()
+            for entry in recorded(other)
         }
         found = [path for path in found if path not in others]
     return sorted(os.path.relpath(path, root) for path in found)
+
+
+def stale_bytecode(
+    distribution: "importlib.metadata.Distribution", entries: "list[tuple[str, str, str]]"
+) -> "list[str]":
+    """Cached byte code that Python runs unchecked (PEP 552) and that was made from another source."""
+    sources: "dict[str, dict[str, str]]" = {}
+    for name, _, _ in entries:
+        folder, _, file = located(distribution, name).rpartition(os.sep)
+        if file.endswith(".py"):
+            sources.setdefault(folder, {})[file[: -len(".py")]] = name
+    found = []
+    for folder, modules_of in sources.items():
+        cache = os.path.join(folder, "__pycache__")  # noqa: PTH118 - fast for many files
+        for file in sorted(os.listdir(cache)) if os.path.isdir(cache) else ():  # noqa: PTH112, PTH208 - as above
+            stem, _, tag = file.partition(".")
+            mine = stem in modules_of and tag.startswith(str(sys.implementation.cache_tag))
+            if mine and runs_unchecked(Path(cache, file), Path(folder, stem + ".py")):
+                found.append(os.path.relpath(cache, located(distribution, "")) + "/" + file)
+    return found
+
+
+def runs_unchecked(cached: Path, source: Path) -> bool:
+    """Whether byte code is unchecked hash-based and its hash is not that of the source beside it."""
+    if not (cached.is_file() and source.is_file()):
+        return False
+    with cached.open("rb") as file:
+        head = file.read(16)
+    if len(head) < 16 or head[:4] != importlib.util.MAGIC_NUMBER:
+        return False
+    if int.from_bytes(head[4:8], "little") != 1:
+        return False
+    return head[8:] != importlib.util.source_hash(source.read_bytes())
+
+
+def startup_hooks(every: "dict[str, importlib.metadata.Distribution]") -> "list[dict[str, str]]":
+    """Files that run when the interpreter starts and that nothing installed vouches for, each with why."""
+    vouched = {
+        os.path.realpath(located(distribution, name)): (algorithm, value)
+        for distribution in every.values()
+        for name, algorithm, value in recorded(distribution)
+        if name.endswith(".pth") or name in tuple(module + ".py" for module in CUSTOMIZE)
+    }
+    found = []
+    for path in [*path_files(), *(origin for name in CUSTOMIZE if (origin := origin_of(name)))]:
+        algorithm, value = vouched.get(os.path.realpath(path), ("", ""))
+        if not value:
+            if not of_the_system(path):
+                found.append({"file": path, "why": "no distribution recorded it"})
+        elif digest_of(path, algorithm) != value:
+            found.append({"file": path, "why": "it differs from its RECORD"})
+    return found
+
+
+def path_files() -> "list[str]":
+    """The ``.pth`` files that run code, beside those that virtual environments are made with."""
+    folders = [*site.getsitepackages(), *sys.path]
+    named = [folder for folder in folders if folder.endswith(("site-packages", "dist-packages"))]
+    found = []
+    for folder in dict.fromkeys(os.path.realpath(folder) for folder in named if os.path.isdir(folder)):  # noqa: PTH112 - text
+        for path in sorted(Path(folder).glob("*.pth")):
+            lines = code_lines(path)
+            if lines and (path.name, "\n".join(lines)) != VIRTUALENV:
+                found.append(str(path))
+    return found
+
+
+def code_lines(path: Path) -> "list[str]":
+    """The lines of a ``.pth`` file that Python runs; the others only name folders."""
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        text = file.read(1 << 20).decode("utf-8", "replace")
+    lines = [line.rstrip() for line in text.splitlines() if line.startswith(("import ", "import\t"))]
+    return [line for line in lines if line not in EASY_INSTALL]
+
+
+def of_the_system(path: str) -> bool:
+    """Whether the operating system's package (dpkg) or a conda package has that file."""
+    named = {path, os.path.realpath(path)}
+    for listing in Path(DPKG).glob("*.list"):
+        if named & set(listing.read_text("utf-8", "replace").splitlines()):
+            return True
+    for prefix in {sys.prefix, sys.base_prefix}:
+        for listing in Path(prefix, "conda-meta").glob("*.json"):
+            files = json.loads(listing.read_text("utf-8")).get("files", ())
+            if named & {os.path.join(prefix, str(name)) for name in files}:  # noqa: PTH118 - text
+                return True
+    return False
 
 
 def module(name: str) -> "dict[str, object]":

@@ -156,8 +156,10 @@ def test_the_first_of_two_distributions_on_the_path_is_the_one_that_counts(image
     for name in ("leaf", "leaf-2.0.dist-info"):
         (image.site / name).rename(overlay / name)
     image.add("leaf", "1.0")
-    (image.site / "a.pth").write_text(f"import sys; sys.path.insert(0, {str(overlay)!r})\n")
-    assert image.check().outcome is Outcome.PASS
+    image.add("paths", "1.0", files={"a.pth": f"import sys; sys.path.insert(0, {str(overlay)!r})\n"})
+    verdict = image.check()
+    assert verdict.outcome is Outcome.PASS
+    assert "in more than one folder of the path, the first is judged: leaf" in verdict.parts[0].notes
     (image.site / "a.pth").write_text(f"{overlay}\n")
     assert problems(image.check()) == [("requirements", "requirement-unsatisfied", "leaf")]
 
@@ -193,7 +195,7 @@ def test_code_that_shadows_the_framework_fails(image: Image) -> None:
     shadow = image.folder / "shadow/big_trainer"
     shadow.mkdir(parents=True)
     (shadow / "__init__.py").write_text('__version__ = "2.0.0"\n')
-    (image.site / "a.pth").write_text(f"import sys; sys.path.insert(0, {str(shadow.parent)!r})\n")
+    image.add("paths", "1.0", files={"a.pth": f"import sys; sys.path.insert(0, {str(shadow.parent)!r})\n"})
     assert {(part, code) for part, code, _ in problems(image.check())} == {
         ("commit", "version-differs"),
         ("files", "module-shadowed"),
@@ -473,7 +475,8 @@ def test_a_forged_answer_is_read_strictly(image: Image) -> None:
 
 
 def test_noise_that_an_environment_prints_at_start_is_ignored(image: Image) -> None:
-    (image.site / "noise.pth").write_text("import sys; print('welcome'); print('warned', file=sys.stderr)\n")
+    noise = "import sys; print('welcome'); print('warned', file=sys.stderr)\n"
+    image.add("noise", "1.0", files={"noise.pth": noise})
     assert image.check().outcome is Outcome.PASS
 
 
