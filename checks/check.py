@@ -8,7 +8,7 @@ misses one cannot pass anything.
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
@@ -216,11 +216,23 @@ def _reason(worst: Part | None, parts: list[Part]) -> str:
     if worst is None:
         return "no part applies to this input"
     if worst.outcome is Outcome.PASS:
-        judged = (str(part.coverage) for part in parts if part.coverage and part.applicable)
-        return ", ".join(dict.fromkeys(judged)) or "all parts hold"
+        return ", ".join(_judged_amounts(parts)) or "all parts hold"
     place = f" at {worst.problems[0].place}" if worst.problems and str(worst.problems[0].place) else ""
     more = f" (and {worst.problem_count - 1} more)" if worst.problem_count > 1 else ""
     return f"{worst.name}: {worst.reason}{place}{more}"
+
+
+def _judged_amounts(parts: list[Part]) -> Iterator[str]:
+    """Each amount once; with its part's name where another part has another amount of the same unit."""
+    parts_of: dict[str, list[str]] = {}
+    noun = {}
+    for part in parts:
+        if part.coverage and part.applicable:
+            parts_of.setdefault(str(part.coverage), []).append(part.name)
+            noun[str(part.coverage)] = part.coverage.unit.split(" ")[-1]
+    for amount, names in parts_of.items():
+        unclear = list(noun.values()).count(noun[amount]) > 1 and len(names) == 1
+        yield f"{names[0]} {amount}" if unclear else amount
 
 
 def _next_step(worst: Part | None) -> str:

@@ -20,6 +20,13 @@ from checks.check import silent
 from plumbline_mcp.cli.screen import console, untrusted
 
 _SECONDS_BETWEEN_LINES = 5.0
+_LINE = 160
+"""Characters of a message where there is no terminal."""
+_MOST = 500
+"""Characters of a message that are looked at."""
+_BESIDE = 40
+"""Columns that spinner, bar, count and time take on a terminal."""
+_FEWEST = 20
 
 
 @contextmanager
@@ -45,9 +52,10 @@ def _bar(what: str) -> Iterator[Report]:
     )
     with Progress(*columns, console=console(stderr=True), transient=True, expand=True) as progress:
         task = progress.add_task(what, total=None)
+        room = max(progress.console.width - _BESIDE, _FEWEST)
 
         def report(done: float, total: float | None, message: str) -> None:
-            said = untrusted(f"{what}: {message}" if message else what).plain
+            said = told(what, message, done, total, room)
             whole = None if total is None else int(total)
             progress.update(task, completed=int(done), total=whole, description=said)
 
@@ -64,8 +72,22 @@ def _lines(what: str) -> Report:
             return
         last = now
         amount = f"{done:.0f}" if total is None else f"{done:.0f}/{total:.0f}"
-        said = untrusted(f"{what}: {message} {amount}", limit=200).plain
-        sys.stderr.write(said + "\n")
+        sys.stderr.write(f"{told(what, message, done, total, _LINE)} {amount}\n")
         sys.stderr.flush()
 
     return report
+
+
+def told(what: str, message: str, done: float, total: float | None, room: int) -> str:
+    """What is being done, in so many characters: of a long message its beginning and its end."""
+    if total and done >= total:
+        message = "finishing"  # the work goes on after the last thing that it counts
+    message = untrusted(message[:_MOST], limit=10 * _MOST).plain  # a character becomes at most ten
+    whole = f"{what}: {message}" if message else what
+    if len(whole) <= room:
+        return whole
+    text = message or what
+    if len(text) <= room:
+        return text
+    begin = room // 3
+    return f"{text[:begin]}…{text[begin + 1 - room :]}"

@@ -36,6 +36,8 @@ from plumbline_mcp.workspace import Workspace
 
 T = TypeVar("T")
 
+FINISHING = "finishing"
+
 _JOB_LIMIT_S = 600.0
 _EDIT_LIMIT_S = 120.0
 
@@ -79,6 +81,8 @@ class Steps:
         def told(done: float, total: float | None, message: str) -> None:
             nonlocal furthest
             furthest = max(furthest, min(done / total, 1.0) if total else 0.0)
+            if total and done >= total:
+                message = FINISHING  # what it still does after the last thing it counts, it does not tell
             self._report(started + furthest, self._total, f"{step}: {message}" if message else step)
 
         return told

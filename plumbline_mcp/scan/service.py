@@ -72,7 +72,20 @@ def _resolved(workspace: Workspace, path: Path) -> Path:
     """A run id of this workspace before a file of that name: `./name` names the file."""
     if str(path) == path.name and is_run_folder(workspace.runs / path):
         return workspace.runs / path
-    return path.expanduser().absolute()
+    found = path.expanduser().absolute()
+    if str(path) == path.name and not found.exists():
+        _refuse_verdict(workspace, path.name)
+    return found
+
+
+def _refuse_verdict(workspace: Workspace, name: str) -> None:
+    """Raise `UsageError` when a verdict's id stands where a run's has to: both look alike."""
+    try:
+        run_id = workspace.verdict(name).verdict.run_id
+    except UsageError:
+        return
+    step = f"its run is {run_id}" if run_id else f"plumbline show {name} names the files it judged"
+    raise UsageError(f"{name} is a verdict, neither a run nor a file here", step)
 
 
 def _run_folders(arguments: Inputs) -> list[Path]:

@@ -101,6 +101,35 @@ def test_a_clean_input_passes_and_says_what_was_injected() -> None:
     assert verdict.reason == "2/2 numbers"
 
 
+class CountsSeveral(SumIsEven):
+    """Counts the same and different things in several parts."""
+
+    def judge(self, case: SumCase, progress: Progress) -> list[Part]:
+        amounts = (
+            ("config", 33, "fields"),
+            ("generation", 4, "fields"),
+            ("names", 7, "tensors"),
+            ("shapes", 7, "tensors"),
+            ("files", 1, "weight files"),
+            ("tokenizer", 2, "files"),
+        )
+        return [
+            *super().judge(case, progress),
+            *(
+                Part(name=name, outcome=Outcome.PASS, coverage=Coverage(judged=n, total=n, unit=unit))
+                for name, n, unit in amounts
+            ),
+        ]
+
+
+def test_a_pass_says_of_what_each_amount_is_where_the_unit_does_not() -> None:
+    said = evaluate(CountsSeveral(), SumInputs(values=(2, 4))).reason
+    assert said == (
+        "2/2 numbers, config 33/33 fields, generation 4/4 fields, 7/7 tensors, "
+        "files 1/1 weight files, tokenizer 2/2 files"
+    )
+
+
 def test_a_fault_fails_at_its_place() -> None:
     verdict = evaluate(SumIsEven(), SumInputs(values=(2, 3)))
     assert verdict.outcome is Outcome.FAIL

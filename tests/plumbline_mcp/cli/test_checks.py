@@ -155,3 +155,27 @@ def test_a_line_every_few_seconds_without_a_terminal(
         report(12, None, "evil \x1b[2J\nline")
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["check data: rows 6/10", r"check data: evil \x1b[2J\x0aline 12"]
+
+
+def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
+    step = "running the framework's rows procedure: epoch 2: rows as they enter the model"
+    said = progress.told("onboard", step, 4, 7, 40)
+    assert len(said) == 40
+    assert said.startswith("running the f")
+    assert said.endswith("rows as they enter the model"[-26:])
+    assert progress.told("onboard", step, 4, 7, 160) == f"onboard: {step}"
+    long = (
+        "Requirement already satisfied: numpy in /somewhere/"
+        + "x/" * 100
+        + "site-packages (from transformers)"
+    )
+    line = progress.told("onboard", long, 1, 7, 160)
+    assert len(line) == 160
+    assert "clipped" not in line
+    assert line.startswith("Requirement already satisfied: numpy")
+    assert line.endswith("(from transformers)")
+
+
+def test_a_full_bar_says_that_the_work_goes_on() -> None:
+    assert progress.told("check export", "comparing lm_head.weight", 10, 10, 80) == "check export: finishing"
+    assert progress.told("check export", "reading headers", 0, None, 80) == "check export: reading headers"

@@ -12,6 +12,7 @@ import pytest
 
 from checks.verdict import Outcome
 from plumbline_mcp.errors import UsageError
+from plumbline_mcp.scan.embedded import Steps
 from plumbline_mcp.scan.fault_scoring import Score
 from plumbline_mcp.scan.onboarding import onboard
 from plumbline_mcp.workspace import RunState, Workspace
@@ -23,6 +24,21 @@ def test_an_unknown_plant_is_refused_with_the_nearest_ones(tmp_path: Path) -> No
         anyio.run(onboard, workspace, "transposed")
     assert "transposed-experts" in refused.value.next_step
     assert not list(workspace.runs.iterdir())
+
+
+def test_a_step_that_has_counted_everything_is_finishing() -> None:
+    told: list[tuple[float, str]] = []
+    steps = Steps(2, lambda done, _, message: told.append((done, message)))
+    report = steps.begin("check export")
+    report(1, 4, "comparing a")
+    report(4, 4, "comparing d")
+    report(0, None, "reading on")
+    assert told == [
+        (0, "check export"),
+        (0.25, "check export: comparing a"),
+        (1.0, "check export: finishing"),
+        (1.0, "check export: reading on"),
+    ]
 
 
 @pytest.mark.environment
@@ -51,6 +67,10 @@ def test_a_planted_fault_is_found_at_its_place_and_alone(tmp_path: Path) -> None
     assert result.result.score is Score.FOUND, (result.result.seen, result.result.extra)
     outcomes = {verdict.check: verdict.outcome for verdict in result.verdicts}
     assert outcomes == {"image": Outcome.PASS, "data": Outcome.FAIL, "export": Outcome.PASS}
+    for page in (result.report, result.markdown):
+        text = page.read_text(encoding="utf-8")
+        assert "Planted on purpose:" in text
+        assert "stop-token-unlabelled" in text
 
 
 @pytest.mark.environment

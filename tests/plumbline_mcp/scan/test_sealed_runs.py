@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from checks.verdict import Outcome, Verdict
 from plumbline_mcp.engines import foreground
+from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.service import run_check
 from plumbline_mcp.workspace import Workspace
 from tests.checks import tiny_release
@@ -91,6 +92,30 @@ def test_a_folder_here_does_not_shadow_a_run_id(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "cwd" / "export-0001").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "cwd")
     assert judged(workspace, tmp_path).run_id == "export-0001"
+
+
+def test_the_id_of_a_verdict_is_refused_where_a_run_is_wanted(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    exported(workspace, tmp_path)
+    verdict = judged(workspace, tmp_path)
+    with pytest.raises(UsageError, match=f"{verdict.id} is a verdict") as refused:
+        judged(workspace, tmp_path, verdict.id)
+    assert refused.value.next_step == "its run is export-0001"
+    lone = workspace.add_verdict(verdict.model_copy(update={"run_id": None}), {})
+    with pytest.raises(UsageError, match=f"{lone.id} is a verdict") as refused:
+        judged(workspace, tmp_path, lone.id)
+    assert f"plumbline show {lone.id}" in refused.value.next_step
+
+
+def test_a_file_with_the_name_of_a_verdict_is_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    exported(workspace, tmp_path)
+    verdict = judged(workspace, tmp_path)
+    shutil.copytree(workspace.runs / "export-0001" / "output", tmp_path / verdict.id)
+    monkeypatch.chdir(tmp_path)
+    assert judged(workspace, tmp_path, verdict.id).run_id is None
 
 
 def test_a_run_of_another_workspace_is_judged_and_said_to_be_one(tmp_path: Path) -> None:
