@@ -104,7 +104,7 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
     title = "Export"
     question = "Is the export the trained model in the release's format?"
     reference = (
-        "Plumbline's own reading of the official safetensors; transformers for defaults and the reload"
+        "Plumbline's own reading of the official safetensors; transformers for defaults, tokenizers, reload"
     )
     rule = (
         "every tensor equal bit for bit (-0.0 equals +0.0), merges within derived rounding; names, shapes,"

@@ -136,10 +136,13 @@ def unexpected_files(original: Checkpoint, export: Checkpoint) -> tuple[list[Pro
     there = {path.name for path in original.path.glob("adapter_*")} | set(original.strays)
     problems = [_adapter_beside(name) for name in sorted(here - there)]
     strays = [name for name in export.strays if name not in here | there]
-    if export.indexed:
-        notes = [f"not judged, no index names them and loaders follow it: {', '.join(strays[:5])}"]
-        return problems, notes if strays else []
-    return problems + [_stray(name) for name in strays], []
+    released = sorted((here | set(export.strays)) & there)
+    notes = [f"not judged, in the release too: {', '.join(released[:5])}"] if released else []
+    if not export.indexed:
+        problems += [_stray(name) for name in strays]
+    elif strays:
+        notes.append(f"not judged, no index names them and loaders follow it: {', '.join(strays[:5])}")
+    return problems, notes
 
 
 def _adapter_beside(name: str) -> Problem:
