@@ -10,7 +10,6 @@ from typing import Any
 
 from checks.check import Progress
 from checks.errors import BadInput
-from checks.references import rendering
 
 
 def echo(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -29,6 +28,8 @@ def die(payload: dict[str, Any], progress: Progress) -> None:
 
 def endless_step(payload: dict[str, Any], progress: Progress) -> None:
     """A template that calls what never returns to Python."""
+    from checks.references import rendering  # the other workers start without it
+
     rendering.RENDER_SECONDS = rendering.RENDER_KILL_SECONDS = 0.2
     template = rendering.ChatTemplate("{{ step() }}", "t", {"step": lambda: sum(itertools.repeat(1))})
     with rendering.limits():
