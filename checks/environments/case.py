@@ -8,28 +8,13 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from checks.environments.checkout import FilesCase, differs_from_source, editable_files
 from checks.errors import BadInput, NotEvaluated
-from checks.records.probe import Distribution, EnvironmentProbe, FileState
+from checks.records.probe import Distribution, EnvironmentProbe
 from checks.references import git_tree
 from checks.references.declarations import Locked, Source, read_lock, read_source
 from checks.references.packs import Pack
 from checks.verdict import Evidence
-
-_LAYOUTS = ("src/", "", "python/", "lib/")
-"""Where checkouts keep their package folder."""
-
-
-@dataclass(frozen=True)
-class FilesCase:
-    """Recorded and measured digests of the framework's files, and what the digests come from."""
-
-    reference: str
-    files: tuple[FileState, ...] = ()
-    unrecorded: tuple[str, ...] = ()
-    unhashed: tuple[str, ...] = ()
-    stale_bytecode: tuple[str, ...] = ()
-    missing_record: str | None = None
-    """Why there is nothing to compare with, when there is nothing."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +52,7 @@ def open_case(
     declared = source or editable
     differs = None
     if source is not None and recorded is None and expected_commit is not None:
-        differs = _differs_from_source(pack, probe, framework, source, expected_commit)
+        differs = differs_from_source(pack.about.framework.module, probe, framework, source, expected_commit)
     return ImageCase(
         pack=pack,
         probe=probe,
@@ -77,7 +62,7 @@ def open_case(
         commit=recorded,
         source_differs=differs,
         source=read_source(declared, pack.about.framework.extras) if declared else None,
-        files=_editable_files(probe, editable) if editable else _recorded_files(probe),
+        files=editable_files(probe, framework, editable) if editable else _recorded_files(probe),
         lock=read_lock(lock, probe.markers) if lock else {},
         evidence=evidence,
     )
@@ -140,39 +125,4 @@ def _recorded_files(probe: EnvironmentProbe) -> FilesCase:
         unhashed=tuple(name for entry in probe.framework for name in entry.unhashed),
         stale_bytecode=tuple(name for entry in probe.framework for name in entry.stale_bytecode),
         missing_record=f"{', '.join(without)} was installed without a RECORD" if without else None,
-    )
-
-
-def _editable_files(probe: EnvironmentProbe, checkout: Path) -> FilesCase:
-    """The imported package folder against the commit that is checked out."""
-    origin = probe.module.origin
-    if origin is None:
-        return FilesCase("git tree", missing_record=f"the module {probe.module.name} is not importable")
-    try:
-        commit, root = git_tree.head(checkout), git_tree.top(checkout)
-        files, unknown = git_tree.tree_files(root, commit, Path(origin).resolve().parent)
-    except NotEvaluated as reason:
-        return FilesCase("git tree", missing_record=f"installed editable, and {reason.message}")
-    except ValueError:
-        return FilesCase("git tree", missing_record=f"{origin} lies outside the checkout {checkout}")
-    return FilesCase(f"git tree of {commit[:12]}", files, unknown)
-
-
-def _differs_from_source(
-    pack: Pack, probe: EnvironmentProbe, framework: Distribution, source: Path, commit: str
-) -> tuple[str, ...] | None:
-    """Installed code files whose bytes are not those of the commit; None when it has no such package."""
-    module = pack.about.framework.module
-    blobs = git_tree.blobs(git_tree.top(source), commit)
-    prefix = next((layout for layout in _LAYOUTS if f"{layout}{module}/__init__.py" in blobs), None)
-    if prefix is None:
-        return None
-    root = Path(framework.location)
-    names = {state.name for entry in probe.framework for state in entry.files}
-    code = sorted(name for name in names if name.startswith(f"{module}/") and name.endswith(".py"))
-    return tuple(
-        name
-        for name in code
-        if prefix + name not in blobs
-        or git_tree.blob_of_file(root / name, blobs[prefix + name]) != blobs[prefix + name]
     )

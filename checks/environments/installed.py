@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from packaging.utils import canonicalize_name
 
-from checks.environments.case import FilesCase, ImageCase
+from checks.environments.case import ImageCase
+from checks.environments.checkout import FilesCase
 from checks.records.probe import Distribution
 from checks.verdict import Outcome, Place, Problem
 

@@ -51,7 +51,7 @@ def tree_files(checkout: Path, commit: str, folder: Path) -> tuple[tuple[FileSta
         )
         for name, digest in sorted(recorded.items())
     )
-    return _with_sample(states, checkout), tuple(sorted(_unknown(checkout, folder, set(recorded))))
+    return states, tuple(sorted(_unknown(checkout, folder, set(recorded))))
 
 
 def blob_digest(content: bytes, like: str) -> str:
@@ -68,7 +68,7 @@ def blob_of_file(path: Path, like: str) -> str | None:
         return None
 
 
-def _with_sample(states: tuple[FileState, ...], checkout: Path) -> tuple[FileState, ...]:
+def with_sample(states: tuple[FileState, ...], checkout: Path) -> tuple[FileState, ...]:
     """The same states; the smallest intact code file carries its bytes."""
     intact = [s for s in states if s.measured == s.recorded and s.name.endswith(".py")]
     sized = [(size, s) for s in intact if 0 < (size := (checkout / s.name).stat().st_size) <= _SAMPLE_BYTES]

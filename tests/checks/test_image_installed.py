@@ -146,12 +146,10 @@ def test_paths_and_the_hooks_of_virtual_environments_are_no_problem(image: Image
     (image.site / "plain.pth").write_text(f"{image.folder}\n# a comment\n")
     (image.site / "_virtualenv.pth").write_text("import _virtualenv")
     (image.site / "_virtualenv.py").write_text("import sys\n")
-    first, last = (
-        "import sys; sys.__plen = len(sys.path)",
-        (
-            "import sys; new=sys.path[sys.__plen:]; del sys.path[sys.__plen:]; p=getattr(sys,'__egginsert',0); "
-            "sys.path[p:p]=new; sys.__egginsert = p+len(new)"
-        ),
+    first = "import sys; sys.__plen = len(sys.path)"
+    last = (
+        "import sys; new=sys.path[sys.__plen:]; del sys.path[sys.__plen:]; "
+        "p=getattr(sys,'__egginsert',0); sys.path[p:p]=new; sys.__egginsert = p+len(new)"
     )
     (image.site / "easy-install.pth").write_text(f"{first}\n{image.folder}\n{last}\n")
     assert outcome_of(image.check()) == (Outcome.PASS, [])
