@@ -148,6 +148,13 @@ def recipe_of(
 
 
 def _column_notes(dump: Dump) -> tuple[str, ...]:
+    notes: tuple[str, ...] = ()
+    if dump.masked[:1] == ("labels",):
+        notes = (f"labels count only where no loss mask is 0: {', '.join(dump.masked[1:])}",)
+    return (*notes, *_unread_notes(dump))
+
+
+def _unread_notes(dump: Dump) -> tuple[str, ...]:
     if not dump.unread:
         return ()
     names = ", ".join(name[:40] for name in dump.unread[:12])

@@ -14,7 +14,8 @@ def positions_part(case: Rows, epochs: Epochs) -> Part:
     """Whether position ids count the tokens of each row that has its sequence to itself (of packed rows, see
     ``packing_part``).
     """
-    alone = [document for document in case.documents if document.sequence.index not in _packed(case)]
+    packed = _packed(case)
+    alone = [document for document in case.documents if document.sequence.index not in packed]
     recorded = [document for document in alone if document.sequence.positions is not None]
     if not recorded:
         return not_here("ids/positions", "no position ids are recorded outside packs")

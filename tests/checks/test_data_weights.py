@@ -88,6 +88,7 @@ def test_every_loss_mask_takes_labels_away(tmp_path: Path, release: Path, rows: 
     verdict = judged(tmp_path, release, zeros)
     assert failures(verdict)["labels"] == {"no-supervised-token"}
     assert verdict.settings["labels_from"] == "column labels and column loss_mask"
+    assert "labels count only where no loss mask is 0: loss_mask" in part(verdict, "labels").notes
     masks = [
         {
             "input_ids": each["input_ids"],
