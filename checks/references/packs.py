@@ -23,7 +23,6 @@ from checks.records.runs import file_evidence
 from checks.verdict import Evidence, Frozen
 
 BUILT_IN = Path(checks.__file__).parent.parent / "templates" / "frameworks"
-PACK_FORMAT = 1
 
 _MAX_FILE = 2**20
 _MAX_FILES = 200

@@ -13,7 +13,7 @@ _HELP = f"""Run one check on your own files: no task, no signature, no queue.
 
 A path may also be the id of a run in the workspace. {EXIT_CODES}
 
-Example: plumbline check --help
+Example: plumbline check image --python venv/bin/python --framework transformers
 """
 
 

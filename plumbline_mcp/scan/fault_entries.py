@@ -25,17 +25,6 @@ _MAX_ENTRY = 64 * 1024
 _FileName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*\.py$")]
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 
-PATTERNS = {
-    1: "tokens or loss masks differ from the release",
-    2: "layers break under parallelism, packing or other kernels",
-    3: "failures depend on sequence length",
-    4: "optimizer updates are lost or misapplied",
-    5: "resumed state differs from the checkpoint",
-    6: "conversion alters the checkpoint",
-    7: "multi-node jobs hang or fail to launch",
-}
-"""The paper's seven patterns."""
-
 
 class Expected(Frozen):
     """One problem that has to be found: a text in ``place`` may hold ``*``."""
