@@ -20,6 +20,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         workspace.add_verdict(verdict, {"model": "/m"})
     workspace.add_run(Job(run_id="rows-0001", procedure="rows", framework="transformers"))
     workspace.seal_run("rows-0001", "ab" * 32)
+    workspace.close()  # the whole database is then in its one file
     return home
 
 
