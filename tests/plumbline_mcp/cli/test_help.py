@@ -25,7 +25,6 @@ def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 VERBS: dict[tuple[str, ...], Any] = dict(walk(get_command(app)))
 NEEDS_NOTHING = [
-    "check --help",
     "list checks",
     "doctor",
     "version show",
