@@ -149,8 +149,10 @@ def _order_problems(pairing: Pairing) -> list[Problem]:
 
 
 def _rows_coverage(epochs: Epochs) -> Coverage:
-    seen = len({each.row.index for each in epochs.first})
-    return Coverage(judged=seen, total=seen + len(epochs.never), unit="rows")
+    """A document that fits no row and names none was paired by its place alone: that shows no order."""
+    known = {e.row.index for e in epochs.first if comparable(e) or e.document.row is not None}
+    total = len({each.row.index for each in epochs.first}) + len(epochs.never)
+    return Coverage(judged=len(known), total=total, unit="rows")
 
 
 def truncation_part(case: Rows, epochs: Epochs) -> Part:
@@ -192,6 +194,7 @@ def coverage_part(case: Rows, epochs: Epochs) -> Part:
                 code="row-dropped",
                 message="a row that another epoch holds is not in this one",
                 place=Place(row=row.index, epoch=number),
+                next_step="look at the sampler, and at whether the last incomplete batch is dropped",
             )
             for row in pairing.missing
             if row.index not in never

@@ -47,6 +47,8 @@ def labels_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
         )
     notes += case.recipe.notes
     notes += weight_notes(rows)
+    if either := sum(int((row.supervised & (row.mask == EITHER)).sum()) for row in rows):
+        notes.append(f"{either} supervised tokens may be so or not: text after a stop token, a next header")
     return part_of(
         "labels",
         problems,
@@ -107,6 +109,10 @@ def stop_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
         turn.stop is Stop.REPLACED for row in rows for turn in row.pair.row.turns if turn.supervised
     )
     notes = []
+    if judged < len(rows):
+        notes.append(
+            f"{len(rows) - judged} rows keep no turn whose stop token can be judged (cut, or undecided)"
+        )
     if replaced:
         notes.append(f"{replaced} turns whose stop token the template replaces in the history are not judged")
     if not case.recipe.stops_named:

@@ -113,6 +113,8 @@ def _none_supervised(row: LabelledRow, must: Bools) -> Problem:
         place=row.place(int(np.flatnonzero(must)[0])),
         expected=f"{int(must.sum())} supervised tokens",
         found="0",
+        next_step="see where the mask comes from: frameworks that take it from the chat template need "
+        "{% generation %} markers in it",
     )
 
 
@@ -159,7 +161,7 @@ def _shift_problem(row: LabelledRow, must: Bools, message: str, words: str) -> P
         message=message,
         place=row.place(first, _turn_at(row, first)),
         expected="labels aligned with their tokens",
-        found=words,
+        found=message,
         next_step="if the framework feeds labels that are already shifted, say so with --labels shifted",
     )
 
@@ -173,6 +175,7 @@ def _value_problems(row: LabelledRow) -> list[Problem]:
             place=row.place(start, _turn_at(row, start)),
             expected=str(int(row.ids[start])),
             found=str(int(row.labels[start])),
+            next_step="labels are the row's own tokens, or -100: look at what fills them",
         )
         for start, end in runs(wrong)[:1]
     ]
@@ -185,12 +188,13 @@ def _missing(row: LabelledRow, start: int, end: int) -> Problem:
         place=row.place(start, _turn_at(row, start)),
         expected="supervised",
         found="not supervised",
+        next_step="look at where the framework's mask of this turn begins and ends",
     )
 
 
 def _unwanted(row: LabelledRow, start: int, end: int) -> Problem:
     token = start - row.origin
-    message = row.pair.row.message_at(token)
+    message = _message_in(row, token, end - row.origin)
     inside = 0 <= token < row.kept
     if not inside:
         what = "padding (or of text beyond the conversation)"
@@ -205,6 +209,14 @@ def _unwanted(row: LabelledRow, start: int, end: int) -> Problem:
         place=row.place(start, message),
         expected="not supervised",
         found="supervised",
+        next_step="the loss covers what the model generates: leave this out of the framework's mask",
+    )
+
+
+def _message_in(row: LabelledRow, start: int, end: int) -> int | None:
+    """The first message that has a token in [start, end); None in the text between messages."""
+    return next(
+        (at for token in range(start, end) if (at := row.pair.row.message_at(token)) is not None), None
     )
 
 
@@ -279,6 +291,8 @@ def _never_stops(row: LabelledRow, turn: Turn, position: int | None) -> Problem:
         place=row.place(turn.tokens[1] - 1 + row.origin if position is None else position, turn.message),
         expected="a supervised stop token",
         found="not supervised" if position is not None else "none",
+        next_step="let the mask of each reply cover the token that ends it; a pad token that is also the "
+        "stop token is often masked with the padding",
     )
 
 

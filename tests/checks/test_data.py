@@ -167,3 +167,14 @@ def test_a_later_epoch_with_other_labels_differs(tmp_path: Path, release: Path, 
     dump = [copy.deepcopy(each) | {"epoch": epoch} for epoch in (1, 2) for each in rows]
     dump[13]["labels"] = [-100] * len(dump[13]["labels"])
     assert only(judged(tmp_path, release, dump), "ids/epochs", "epoch-differs").place.row == 1
+
+
+def test_rows_that_fit_nothing_show_no_order(tmp_path: Path, release: Path, rows: list[Row]) -> None:
+    for row in rows:
+        row.pop("row_id", None)
+        row["input_ids"] = [number + 1 for number in row["input_ids"]]
+        row["labels"] = [-100] * len(row["input_ids"])
+    verdict = judged(tmp_path, release, rows)
+    assert verdict.outcome is Outcome.FAIL
+    for name in ("ids/order", "ids/coverage"):
+        assert part(verdict, name).outcome is Outcome.NOT_EVALUATED

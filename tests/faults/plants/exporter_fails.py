@@ -4,7 +4,7 @@ from transformers import PreTrainedTokenizerBase
 
 
 def save_pretrained(self, *args, **kwargs):
-    raise OSError(28, "No space left on device")
+    raise PermissionError(13, "Permission denied")
 
 
 PreTrainedTokenizerBase.save_pretrained = save_pretrained
