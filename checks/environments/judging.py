@@ -36,10 +36,9 @@ def judge_requirements(case: ImageCase) -> Part:
     problems = [problem for item in declared.values() for problem in _requirement(item, installed)]
     problems += [_unreadable(item) for item in unreadable]
     problems += _python(case)
-    needed_here = [found for name, found in installed.items() if name in _needed(case, declared.values())]
+    needed_here = _needed(case, installed, declared.values())
     for found in needed_here:
-        own = canonicalize_name(found.name) == canonicalize_name(case.framework.name)
-        problems += judge_installed(found, modules=not own)
+        problems += judge_installed(found, modules=found.name != case.framework.name)
     needed: set[str] = {canonicalize_name(item.requirement.name) for item in declared.values()}
     for locked in case.lock.values():
         problems += _locked(locked, installed, needed)
@@ -61,12 +60,13 @@ def judge_requirements(case: ImageCase) -> Part:
     )
 
 
-def _needed(case: ImageCase, declared: Iterable[Declared]) -> set[str]:
-    """Canonical names of the framework's distributions, of what is required, and of what is locked."""
-    names = {canonicalize_name(item.requirement.name) for item in declared}
-    return (
-        names | {canonicalize_name(name) for name in case.pack.about.framework.distributions} | {*case.lock}
-    )
+def _needed(
+    case: ImageCase, installed: dict[str, Distribution], declared: Iterable[Declared]
+) -> list[Distribution]:
+    """What is installed of the framework's distributions, of what is required, and of what is locked."""
+    names = {canonicalize_name(item.requirement.name) for item in declared} | set(case.lock)
+    names |= {canonicalize_name(name) for name in case.pack.about.framework.distributions}
+    return [found for name, found in installed.items() if name in names]
 
 
 def _requirement(item: Declared, installed: dict[str, Distribution]) -> Iterator[Problem]:

@@ -1,6 +1,7 @@
 """Tells what an environment holds.
 
-Called as ``python -I probe_environment.py '{"distributions": [...], "module": "..."}'``.
+Called as ``python -I probe_environment.py '{"distributions": [...], "module": "..."}'``, or given to
+``python -I -`` on standard input behind a line that sets ``sys.argv``.
 
 Runs inside the judged interpreter or image: standard library only, Python 3.9 and up, imports none of the
 environment's packages. Prints one line: a mark, then JSON.
