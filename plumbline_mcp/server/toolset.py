@@ -52,6 +52,8 @@ class Toolset:
         self.pythons = tuple(pythons)
         self.tools: list[Tool] = []
         self.running = RunningChecks()
+        self.shown: set[str] = set()
+        """Verdicts whose problems an agent of this process has seen: the status goes on from there."""
         self._workspace: Workspace | None = None
 
     @property

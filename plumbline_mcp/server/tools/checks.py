@@ -85,6 +85,7 @@ def _add_check(toolset: Toolset, check: Check[Any, Any]) -> None:
         key = json.dumps([check.name, arguments], sort_keys=True, default=str)
         async with reported(ctx) as progress:
             verdict = await toolset.running.wait(f"check_{check.name}", key, start, progress)
+        toolset.shown.add(verdict.id)
         return shown(verdict, known_verdict(toolset, verdict.id).inputs)
 
     toolset.add(

@@ -1,5 +1,6 @@
 """``scan_status``: what has been judged so far, and the one next call."""
 
+from collections.abc import Collection
 from typing import Any
 
 from pydantic import Field
@@ -56,7 +57,7 @@ def _status(toolset: Toolset) -> Status:
         checks=standing,
         runs=workspace.run_count(),
         running=tuple(toolset.running.names()),
-        next=_next(standing, known),
+        next=_next(standing, known, toolset.shown),
         trust=_TRUST,
     )
 
@@ -72,11 +73,13 @@ def _standing(workspace: Any, name: str) -> CheckStatus:
     )
 
 
-def _next(standing: tuple[CheckStatus, ...], known: dict[str, Check[Any, Any]]) -> str:
+def _next(
+    standing: tuple[CheckStatus, ...], known: dict[str, Check[Any, Any]], shown: Collection[str | None]
+) -> str:
     """A fail is looked at first, then what was not judged yet, then what could not be judged."""
     if not any(one.verdicts for one in standing):
         return "check_list(), then the first check whose files you have"
-    failed = next((one for one in standing if one.outcome is Outcome.FAIL), None)
+    failed = next((one for one in standing if one.outcome is Outcome.FAIL and one.latest not in shown), None)
     if failed:
         return f'verdict_show(verdict_id="{failed.latest}")'
     missing = next((one for one in standing if one.latest is None), None)
@@ -84,6 +87,8 @@ def _next(standing: tuple[CheckStatus, ...], known: dict[str, Check[Any, Any]]) 
         required = [n for n, field in known[missing.check].inputs.model_fields.items() if field.is_required()]
         return f"check_{missing.check}({', '.join(f'{name}=...' for name in required)})"
     undecided = next((one for one in standing if one.outcome is not Outcome.PASS), None)
-    if undecided:
+    if undecided and undecided.latest not in shown:
         return f'verdict_show(verdict_id="{undecided.latest}")'
+    if undecided:
+        return f"mend what {undecided.latest} says, then check_{undecided.check} with the same arguments"
     return "nothing is open: report the verdicts (verdict_list; the person can run `plumbline report`)"

@@ -109,6 +109,7 @@ def _shown(toolset: Toolset, verdict_id: str, part: str | None, cursor: str | No
     if part is not None and part not in names:
         raise UsageError(f"{verdict_id} has no part {part!r}", f"its parts are {', '.join(names) or 'none'}")
     skip = cursors.offset(cursor, "verdict_show", {"verdict_id": verdict_id, "part": part})
+    toolset.shown.add(verdict_id)
     return _page(stored.verdict, stored.inputs, part, skip)
 
 
@@ -136,6 +137,8 @@ def next_call(verdict: Verdict, inputs: dict[str, Any]) -> str:
         return (
             _call("tensors_read", {"path": inputs["export"]})[:-1] + ", tensor=<tensor of the first problem>)"
         )
+    if not verdict.problems():
+        return f"check_{verdict.check} again, with what next_step names"
     return f"mend the first problem, then check_{verdict.check} with the same arguments"
 
 
@@ -147,9 +150,16 @@ def _call(tool: str, arguments: dict[str, Any]) -> str:
 def _listed(toolset: Toolset, check: str | None, outcome: Outcome | None, cursor: str | None) -> VerdictList:
     arguments = {"check": check, "outcome": outcome}
     after = cursors.decode(cursor, "verdict_list", arguments)
+    if check is not None:
+        from plumbline_mcp.scan.service import find_check
+
+        find_check(check)
     stored = toolset.workspace.verdicts(check=check, outcome=outcome, limit=_PAGE + 1, after=_text(after))
     head = VerdictList(verdicts=(), total=toolset.workspace.verdict_count(check=check, outcome=outcome))
-    rows = take((_row(one.verdict, one.created) for one in stored[:_PAGE]), RESULT_LIMIT - size(head) - 500)
+    rows = take(
+        (_row(one.verdict, one.inputs, one.created) for one in stored[:_PAGE]),
+        RESULT_LIMIT - size(head) - 500,
+    )
     more = len(rows) < len(stored)
     return head.model_copy(
         update={
@@ -167,8 +177,8 @@ def _text(position: int | str | None) -> str | None:
     return None if position is None else str(position)
 
 
-def _row(verdict: Verdict, created: str) -> VerdictRow:
-    target: dict[str, Any] = dict(verdict.target)
+def _row(verdict: Verdict, inputs: dict[str, Any], created: str) -> VerdictRow:
+    target: dict[str, Any] = inputs | verdict.target
     return VerdictRow(
         id=verdict.id,
         check=verdict.check,

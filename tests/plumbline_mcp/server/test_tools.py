@@ -261,3 +261,12 @@ async def test_answers_stay_small_whatever_a_record_holds(tmp_path: Path) -> Non
             assert len(json.dumps(result.structured_content, ensure_ascii=False).encode()) < LIMIT, tool
     assert verdict_view(verdict).problems
     assert verdict_view(verdict).untrusted_settings["(more)"].endswith("not shown")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_status_goes_on_once_the_failing_verdict_was_shown(sample: Sample, mode: str) -> None:
+    async with Client(build_server(sample.home), mode=mode) as client:
+        await client.call_tool("verdict_show", {"verdict_id": sample.failing})
+        status = (await client.call_tool("scan_status", {})).structured_content
+    assert status is not None
+    assert sample.failing not in status["next"]
