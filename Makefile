@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PLANT ?=
 TORCH := torch==2.13.0
+# On a terminal pip shows its own progress; elsewhere only what goes wrong.
+QUIET := $(shell test -t 2 || echo -q)
 
 .PHONY: help setup onboard test lint format faults bench soak docs snapshots clean
 
@@ -15,8 +17,8 @@ help: ## this list
 $(VENV)/.installed: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "[1/3] pip >= 25.1 (dependency groups)"; $(BIN)/python -m pip install -q --upgrade "pip>=25.1"
-	@echo "[2/3] $(TORCH)"; $(BIN)/python -m pip install -q "$(TORCH)"
-	@echo "[3/3] plumbline and its tools"; $(BIN)/python -m pip install -q "$(TORCH)" --group dev -e .
+	@echo "[2/3] $(TORCH): 200 MB as a CPU build, some GB otherwise"; $(BIN)/python -m pip install $(QUIET) "$(TORCH)"
+	@echo "[3/3] plumbline and its tools"; $(BIN)/python -m pip install $(QUIET) "$(TORCH)" --group dev -e .
 	@touch $@
 
 setup: $(VENV)/.installed ## make .venv and install (torch first)
