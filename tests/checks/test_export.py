@@ -271,6 +271,14 @@ def test_a_trained_export_without_a_reference_is_inconclusive(llama: Path, tmp_p
     verdict = export_check(llama, export)
     assert (verdict.outcome, codes(verdict)) == (Outcome.INCONCLUSIVE, {("values", "looks-trained")})
     assert "--trained" in verdict.next_step
+    (problem,) = part(verdict, "values").problems
+    before, after = (load_file(folder / "model.safetensors") for folder in (llama, export))
+    changes = {
+        name: float(torch.linalg.norm((after[name] - value).float()) / torch.linalg.norm(value.float()))
+        for name, value in before.items()
+    }
+    assert problem.place.tensor == max(changes, key=changes.__getitem__)
+    assert float(problem.message.split()[-1]) == pytest.approx(max(changes.values()), rel=0.01)
     others = {
         entry.name: entry.outcome for entry in verdict.parts if entry.applicable and entry.name != "values"
     }

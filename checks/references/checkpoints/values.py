@@ -121,8 +121,7 @@ def _compare_one(
     if entry.raw is not None and entry.group is not None and entry.group.scale in pairs:
         compared, kind = _low_precision(result, entry, tensor, pairs, found, read)
     elif entry.raw is not None:
-        compared = compare_codes(entry.raw, tensor, read)
-        kind = None if compared.equal else _kind(entry, tensor)
+        compared, kind = _codes(entry, tensor, read)
     elif entry.allowed is not None:
         compared, kind = _merge(result, entry, tensor, read)
     else:
@@ -140,11 +139,21 @@ def _compare_one(
         result.mismatches.append(Mismatch(entry, tensor, kind, compared))
 
 
-def _kind(entry: Wanted, tensor: Tensor) -> Kind:
-    found = Plain(tensor)
+def _codes(entry: Wanted, tensor: Tensor, read: Callable[[int], None]) -> tuple[Comparison, Kind | None]:
+    """Bit for bit; where the codes differ, how far apart the numbers are says what happened."""
+    assert entry.raw is not None  # noqa: S101 - the caller asked for it
+    codes = compare_codes(entry.raw, tensor, read)
+    if codes.equal:
+        return codes, None
+    numbers = compare_values(entry.values, Plain(tensor))
+    codes = replace(codes, difference2=numbers.difference2, expected2=numbers.expected2)
+    return codes, _kind(entry, tensor, numbers)
+
+
+def _kind(entry: Wanted, tensor: Tensor, numbers: Comparison) -> Kind:
     if entry.unmerged is not None and _equals(entry.unmerged, tensor):
         return Kind("adapter-unmerged", "holds the base weight: the adapter was not merged", structured=True)
-    kind = classify(entry.values, found, compare_values(entry.values, found))
+    kind = classify(entry.values, Plain(tensor), numbers)
     return kind if tensor.format.is_float else replace(kind, structured=True)
 
 
