@@ -100,7 +100,7 @@ class DataCheck(Check[DataInputs, DataCase]):
         stops = stop_tokens(inputs.model, tokenizer)
         templates = templates_of(inputs, used, tokenizer, conversations)
         reference = Reference(templates, tokenizer, stops, inputs.supervise)
-        recipe = recipe_of(used, dump, tokenizer, stops, run.job.world_size if run else 1)
+        recipe = recipe_of(used, dump, tokenizer, stops, templates, run.job.world_size if run else 1)
         rows = rows_of(reference, conversations, dump, recipe, progress)
         context = context_of(inputs, run, dump, used, templates, stop_names(tokenizer, stops), note)
         return DataCase(rows, recorded.problems if recorded else None, recipe.world_size, context)

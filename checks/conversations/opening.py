@@ -125,7 +125,12 @@ def _template(
 
 
 def recipe_of(
-    used: dict[str, JsonValue], dump: Dump, tokenizer: ReleaseTokenizer, stops: StopTokens, world_size: int
+    used: dict[str, JsonValue],
+    dump: Dump,
+    tokenizer: ReleaseTokenizer,
+    stops: StopTokens,
+    templates: Templates,
+    world_size: int,
 ) -> Recipe:
     """The settings as the judge needs them. Raises `BadInput`."""
     padding = {tokenizer.id_of("pad_token"), tokenizer.id_of("eos_token")}
@@ -143,8 +148,15 @@ def recipe_of(
         terms=terms,
         stops_named=stops.named_by_release,
         labelled=any(sequence.labels is not None for sequence in dump.sequences),
-        notes=_column_notes(dump),
+        notes=(*_column_notes(dump), *_argument_notes(used["template_kwargs"], templates)),
     )
+
+
+def _argument_notes(arguments: JsonValue, templates: Templates) -> tuple[str, ...]:
+    """Template arguments that no template looks up: a misspelled one would change nothing, silently."""
+    read = frozenset[str]().union(*(template.reads for template in templates.distinct))
+    unread = [name for name in arguments if name not in read] if isinstance(arguments, dict) else []
+    return (f"the template reads no variable {', '.join(map(repr, unread))}",) if unread else ()
 
 
 def _column_notes(dump: Dump) -> tuple[str, ...]:

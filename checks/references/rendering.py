@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
@@ -152,7 +152,8 @@ _FAILURES = (
 class ChatTemplate:
     """A compiled chat template with what it is rendered with.
 
-    ``variables`` are the special tokens by name (``bos_token``...) and the template arguments of the recipe.
+    ``variables`` are the special tokens by name (``bos_token``...) and the template arguments of the recipe,
+    ``reads`` the names that the template looks up.
     """
 
     def __init__(
@@ -171,6 +172,7 @@ class ChatTemplate:
         )
         try:
             compiled = environment.from_string(self.source)
+            self.reads = frozenset(meta.find_undeclared_variables(environment.parse(self.source)))
         except (TemplateError, RecursionError, MemoryError, ValueError, SyntaxError) as error:
             raise NotEvaluated(
                 f"the chat template {self.origin} does not compile: {error}",

@@ -40,6 +40,7 @@ def test_a_clean_single_pass_dump_passes(tmp_path: Path, release: Path, rows: li
 def test_settings_and_evidence_are_in_the_verdict(tmp_path: Path, release: Path, rows: list[Row]) -> None:
     verdict = judged(tmp_path, release, rows, template_kwargs={"thinking": True}, max_length=4096)
     assert verdict.settings["template_kwargs"] == {"thinking": True}
+    assert "the template reads no variable 'thinking'" in part(verdict, "labels").notes
     assert verdict.settings["max_length"] == 4096
     assert verdict.settings["stop_tokens"] == "'<|end|>'"
     assert {evidence.role for evidence in verdict.evidence} == {"workload", "release", "rows"}
