@@ -25,8 +25,8 @@ def main(names: list[str]) -> int:
         sys.stderr.write(f"measuring {name} against {found[name].peer} ...\n")
         try:
             results.append(measure(found[name]))
-        except Absent as reason:
-            absent[name] = str(reason)
+        except Absent as missing:
+            absent[name] = str(missing)
     Console().print(_table(results))
     for name, reason in absent.items():
         sys.stdout.write(f"not measured: {name}: {reason}\n")

@@ -86,8 +86,8 @@ class _Sides:
 
 def _check(reference: Reference, rows: list[Conversation], sequences: tuple[Sequence, ...]) -> None:
     expected = tuple(reference.rows(rows, silent))
-    recipe = Recipe(terms=Terms(stops=reference.stops.ids), stop_has_a_part=True)
-    documents = cut_documents(sequences, list(expected), packed=False, max_length=None)
+    recipe = Recipe(terms=Terms(stops=reference.stops.ids), stops_named=True)
+    documents = cut_documents(sequences, list(expected), packed=False, terms=recipe.terms)
     parts = judge_rows(Rows(documents, expected, recipe, reference.tokenizer), silent)
     if any(part.problem_count for part in parts if part.outcome == "fail"):
         raise RuntimeError("the benchmark's rows are not clean")
