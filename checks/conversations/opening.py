@@ -154,8 +154,10 @@ def recipe_of(
 
 def _argument_notes(arguments: JsonValue, templates: Templates) -> tuple[str, ...]:
     """Template arguments that no template looks up: a misspelled one would change nothing, silently."""
+    if not isinstance(arguments, dict) or not arguments:
+        return ()
     read = frozenset[str]().union(*(template.reads for template in templates.distinct))
-    unread = [name for name in arguments if name not in read] if isinstance(arguments, dict) else []
+    unread = [name for name in arguments if name not in read]
     return (f"the template reads no variable {', '.join(map(repr, unread))}",) if unread else ()
 
 

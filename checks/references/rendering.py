@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -95,6 +96,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     code_generator_class = _LateCode
     intercepted_binops = frozenset({"**", "*", "//", "%"})
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """As the sandbox says; at once for a namespace, whose names are the template's own data."""
+        if type(obj) is _PlainNamespace:
+            return not attr.startswith("_")
+        return super().is_safe_attribute(obj, attr, value)
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Powers, products, quotients and remainders, of whole numbers within a bound."""
         if isinstance(left, int) and isinstance(right, int):
@@ -152,8 +159,7 @@ _FAILURES = (
 class ChatTemplate:
     """A compiled chat template with what it is rendered with.
 
-    ``variables`` are the special tokens by name (``bos_token``...) and the template arguments of the recipe,
-    ``reads`` the names that the template looks up.
+    ``variables`` are the special tokens by name (``bos_token``...) and the template arguments of the recipe.
     """
 
     def __init__(
@@ -172,13 +178,17 @@ class ChatTemplate:
         )
         try:
             compiled = environment.from_string(self.source)
-            self.reads = frozenset(meta.find_undeclared_variables(environment.parse(self.source)))
         except (TemplateError, RecursionError, MemoryError, ValueError, SyntaxError) as error:
             raise NotEvaluated(
                 f"the chat template {self.origin} does not compile: {error}",
                 "give the release's own template",
             ) from error
-        self._render = compiled.render
+        self._environment, self._render = environment, compiled.render
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The names that the template looks up."""
+        return frozenset(meta.find_undeclared_variables(self._environment.parse(self.source)))
 
     def render(
         self, messages: list[Message], tools: list[Any] | None = None, add_generation_prompt: bool = False
