@@ -73,7 +73,7 @@ def _framework(pack: Pack, probe: EnvironmentProbe) -> Distribution:
     for distribution in probe.distributions:
         if canonicalize_name(distribution.name) == canonicalize_name(wanted):
             return distribution
-    raise BadInput(
+    raise NotEvaluated(
         f"{probe.python.executable} has no {wanted} installed",
         "name the interpreter that the job is started with",
     )

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
-from checks.errors import NotEvaluated
+from checks.errors import BadInput, NotEvaluated
 from checks.records.runs import read_json
 from checks.rules import MAX_TOKENIZER_BYTES
 
@@ -52,8 +52,10 @@ class ReleaseTokenizer:
 
     @classmethod
     def load(cls, release: Path) -> "ReleaseTokenizer":
-        """Read ``tokenizer.json`` and ``tokenizer_config.json``. Raises `NotEvaluated`."""
+        """Read ``tokenizer.json`` and ``tokenizer_config.json``. Raises `BadInput`, `NotEvaluated`."""
         path = release / "tokenizer.json"
+        if not release.is_dir():
+            raise BadInput(f"there is no folder {release}", "name the folder of the official release")
         if not path.is_file():
             raise NotEvaluated(
                 f"{release} has no tokenizer.json",

@@ -15,6 +15,7 @@ LINE = 240
 """Characters shown of one piece of text."""
 
 _MEASUREMENTS_PER_PART = 6
+_NOTES_PER_PART = 4
 _LISTED = 20
 _PARTS_BUDGET = 12_000
 _TEXTS_BUDGET = 3_000
@@ -73,6 +74,7 @@ class PartView(View):
     coverage: str
     problems: int = Field(description="all, also those not listed")
     untrusted_reason: str
+    untrusted_notes: tuple[str, ...] = ()
     measurements: tuple[MeasurementView, ...] = ()
 
 
@@ -210,6 +212,7 @@ def _part_view(part: Part) -> PartView:
         coverage=str(part.coverage or ""),
         problems=part.problem_count,
         untrusted_reason=line(part.reason),
+        untrusted_notes=tuple(line(note) for note in part.notes[:_NOTES_PER_PART]),
         measurements=tuple(_measurement_view(one) for one in part.measurements[:_MEASUREMENTS_PER_PART]),
     )
 

@@ -145,3 +145,8 @@ def test_the_judge_changes_nothing_in_its_case(tmp_path: Path, release: Path, ro
         fault.plant(CHECK.smallest(case))
     assert CHECK.judge(case, lambda *_: None) == first
     assert json.dumps([d.sequence.ids.tolist() for d in case.rows.documents]) == before
+
+
+def test_a_release_that_is_not_there_is_bad_input(tmp_path: Path, rows: list[Row]) -> None:
+    with pytest.raises(BadInput, match="there is no folder"):
+        judged(tmp_path, tmp_path / "nowhere", rows)
