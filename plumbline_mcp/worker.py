@@ -9,10 +9,12 @@ ends at once.
 import importlib
 import json
 import os
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Any
 
 from checks.errors import CheckError
@@ -20,6 +22,8 @@ from plumbline_mcp.descendants import kill_descendants
 from plumbline_mcp.errors import PlumblineError
 
 _ALLOWED = ("plumbline_mcp.", "checks.")
+SCRATCH_PREFIX = "plumbline-worker-"
+"""Name of the folder for temporary files that the parent makes for one worker."""
 _PROGRESS_INTERVAL_S = 0.1
 
 
@@ -37,6 +41,9 @@ def _end_with_parent() -> None:
     while os.read(0, 4096):  # not through sys.stdin: its lock would abort the interpreter at exit
         pass
     kill_descendants(os.getpid())
+    scratch = os.environ.get("TMPDIR", "")
+    if Path(scratch).name.startswith(SCRATCH_PREFIX):  # made for this worker alone
+        shutil.rmtree(scratch, ignore_errors=True)
     os._exit(70)
 
 

@@ -7,8 +7,10 @@ non-isolated children), in a process group of its own that is killed on cancel, 
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -22,6 +24,7 @@ from checks.rules import RENDER_KILL_SECONDS
 from plumbline_mcp import errors
 from plumbline_mcp.descendants import kill_descendants
 from plumbline_mcp.errors import PlumblineError, WorkerCrashed, WorkerTimedOut
+from plumbline_mcp.worker import SCRATCH_PREFIX
 
 _COMMAND = [sys.executable, "-I", "-m", "plumbline_mcp.worker"]
 _PASSED = frozenset(
@@ -80,22 +83,30 @@ async def call(
     ``timeout_s`` seconds, `WorkerCrashed` when the process died and `NotEvaluated` when a chat template
     took its processor time.
     """
-    process = await anyio.open_process(
-        _COMMAND,
-        env=clean_environment(os.environ),
-        start_new_session=True,
-    )
+    request = {"function": function, "payload": payload}
     try:
         with anyio.fail_after(timeout_s):
-            return await _converse(process, {"function": function, "payload": payload}, progress or silent)
+            return await _isolated(request, progress or silent)
     except TimeoutError as error:
         raise WorkerTimedOut(
             f"{function.partition(':')[2]} did not end within {timeout_s:g} s and was stopped",
             "raise the time limit, or judge a smaller part",
         ) from error
+
+
+async def _isolated(request: dict[str, Any], progress: Progress) -> Any:
+    """One worker from start to end, with a folder for temporary files that goes with it."""
+    scratch = tempfile.mkdtemp(prefix=SCRATCH_PREFIX)
+    try:
+        environment = clean_environment(os.environ) | {"TMPDIR": scratch}
+        process = await anyio.open_process(_COMMAND, env=environment, start_new_session=True)
+        try:
+            return await _converse(process, request, progress)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(process)
     finally:
-        with anyio.CancelScope(shield=True):
-            await _end(process)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 async def _converse(process: Process, request: dict[str, Any], progress: Progress) -> Any:

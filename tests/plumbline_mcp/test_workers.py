@@ -130,3 +130,36 @@ def test_a_worker_sees_the_proxies_that_pip_needs_and_no_secrets() -> None:
     }
     passed = workers.clean_environment(given)
     assert {name for name in passed if name in given} == {"https_proxy", "NO_PROXY"}
+
+
+def test_temporary_files_go_with_the_worker(probe: str, tmp_path: Path) -> None:
+    payload = {"file": str(tmp_path / "pid"), "folder": str(tmp_path / "folder")}
+
+    async def cancelled() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(workers.call, f"{probe}:temporary_then_sleep", payload))
+            while not (tmp_path / "pid").exists():
+                await anyio.sleep(0.05)
+            group.cancel_scope.cancel()
+
+    anyio.run(cancelled)
+    folder = Path((tmp_path / "folder").read_text())
+    assert folder.parent.name.startswith("plumbline-worker-")
+    assert not folder.parent.exists()
+
+
+def test_temporary_files_go_when_the_parent_is_killed(probe: str, tmp_path: Path) -> None:
+    payload = {"file": str(tmp_path / "pid"), "folder": str(tmp_path / "folder")}
+    parent = os.fork()
+    if parent == 0:
+        os.setsid()
+        anyio.run(lambda: workers.call(f"{probe}:temporary_then_sleep", payload))
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(parent, 9)
+    os.waitpid(parent, 0)
+    folder = Path((tmp_path / "folder").read_text())
+    while folder.parent.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not folder.parent.exists()

@@ -4,6 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -53,3 +54,10 @@ def child_in_own_session(payload: dict[str, Any], progress: Progress) -> None:
 
 def seen(payload: dict[str, Any], progress: Progress) -> list[Any]:
     return [sys.flags.isolated, sys.path, dict(os.environ)]
+
+
+def temporary_then_sleep(payload: dict[str, Any], progress: Progress) -> None:
+    folder = tempfile.mkdtemp()
+    Path(payload["folder"]).write_text(folder)
+    Path(payload["file"]).write_text(str(os.getpid()))
+    time.sleep(60)
