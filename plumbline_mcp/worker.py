@@ -6,11 +6,13 @@ called code prints goes to standard error. End of input means that the parent is
 ends at once.
 """
 
+import contextlib
 import importlib
 import json
 import os
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -22,28 +24,40 @@ from plumbline_mcp.descendants import kill_descendants
 from plumbline_mcp.errors import PlumblineError
 
 _ALLOWED = ("plumbline_mcp.", "checks.")
-SCRATCH_PREFIX = "plumbline-worker-"
-"""Name of the folder for temporary files that the parent makes for one worker."""
 _PROGRESS_INTERVAL_S = 0.1
+
+
+def scratch_of(pid: int) -> Path:
+    """The folder for temporary files of the worker with that process id: it goes with the worker."""
+    return Path(tempfile.gettempdir()) / f"plumbline-worker-{pid}"
 
 
 def main() -> None:
     """Answer the one request on standard input."""
+    scratch = scratch_of(os.getpid())
+    with contextlib.suppress(OSError):  # no space, or taken: the system's own folder serves
+        scratch.mkdir(mode=0o700)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
+    try:
+        _serve(scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _serve(scratch: Path) -> None:
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
         request = json.loads(sys.stdin.buffer.readline())
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        threading.Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
         answer = _answer(request["function"], request["payload"], _Reporter(answers))
         answers.write(json.dumps(answer) + "\n")
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(scratch: Path) -> None:
     while os.read(0, 4096):  # not through sys.stdin: its lock would abort the interpreter at exit
         pass
     kill_descendants(os.getpid())
-    scratch = os.environ.get("TMPDIR", "")
-    if Path(scratch).name.startswith(SCRATCH_PREFIX):  # made for this worker alone
-        shutil.rmtree(scratch, ignore_errors=True)
+    shutil.rmtree(scratch, ignore_errors=True)
     os._exit(70)
 
 

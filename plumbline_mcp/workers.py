@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -24,7 +23,7 @@ from checks.rules import RENDER_KILL_SECONDS
 from plumbline_mcp import errors
 from plumbline_mcp.descendants import kill_descendants
 from plumbline_mcp.errors import PlumblineError, WorkerCrashed, WorkerTimedOut
-from plumbline_mcp.worker import SCRATCH_PREFIX
+from plumbline_mcp.worker import scratch_of
 
 _COMMAND = [sys.executable, "-I", "-m", "plumbline_mcp.worker"]
 _PASSED = frozenset(
@@ -95,18 +94,15 @@ async def call(
 
 
 async def _isolated(request: dict[str, Any], progress: Progress) -> Any:
-    """One worker from start to end, with a folder for temporary files that goes with it."""
-    scratch = tempfile.mkdtemp(prefix=SCRATCH_PREFIX)
+    """One worker from start to end; what it left in its folder for temporary files goes with it."""
+    environment = clean_environment(os.environ)
+    process = await anyio.open_process(_COMMAND, env=environment, start_new_session=True)
     try:
-        environment = clean_environment(os.environ) | {"TMPDIR": scratch}
-        process = await anyio.open_process(_COMMAND, env=environment, start_new_session=True)
-        try:
-            return await _converse(process, request, progress)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await _end(process)
+        return await _converse(process, request, progress)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        with anyio.CancelScope(shield=True):
+            await _end(process)
+        shutil.rmtree(scratch_of(process.pid), ignore_errors=True)
 
 
 async def _converse(process: Process, request: dict[str, Any], progress: Progress) -> Any:
