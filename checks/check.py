@@ -19,6 +19,7 @@ from checks.errors import CheckError, Inconclusive, NotEvaluated
 from checks.verdict import Caught, Evidence, Frozen, Injection, Outcome, Part, Problem, Verdict, combine
 
 CaseT = TypeVar("CaseT")
+_KINDS_IN_HEADLINE = 3
 
 
 class Progress(Protocol):
@@ -104,6 +105,15 @@ class Check(ABC, Generic[InputsT, CaseT]):
     @abstractmethod
     def smallest(self, case: CaseT) -> CaseT:
         """The smallest slice that `judge` accepts, in memory. Raises `NotApplicable` when there is none."""
+
+    def to_mend_first(self, parts: list[Part], outcome: Outcome) -> tuple[Part, Problem] | None:
+        """What the verdict's headline names: by default the first problem of the first part of this outcome.
+
+        A check whose parts follow from each other names the cause. None where that part lists no problem.
+        """
+        worst = next((part for part in parts if part.applicable and part.outcome is outcome), None)
+        problem = next((each for each in worst.problems if each.outcome is outcome), None) if worst else None
+        return (worst, problem) if worst and problem else None
 
 
 def inject(check: Check[Any, CaseT], case: CaseT) -> tuple[Injection, ...]:
@@ -194,8 +204,9 @@ def _judged(
     if unproven:
         verdict = _stated(check, context, Outcome.INCONCLUSIVE, *unproven)
     else:
-        worst = next((part for part in parts if part.applicable and part.outcome is outcome), None)
-        verdict = _stated(check, context, outcome, _reason(worst, parts), _next_step(worst))
+        first = None if outcome is Outcome.PASS else check.to_mend_first(parts, outcome)
+        reason = _headline(*first, parts) if first else _reason(outcome, parts)
+        verdict = _stated(check, context, outcome, reason, _next_step(first))
     return verdict.model_copy(update={"parts": tuple(parts), "injected": injected})
 
 
@@ -212,14 +223,39 @@ def _unproven(outcome: Outcome, injected: tuple[Injection, ...]) -> tuple[str, s
     return None
 
 
-def _reason(worst: Part | None, parts: list[Part]) -> str:
+def _reason(outcome: Outcome, parts: list[Part]) -> str:
+    """Why, where no problem is named: what was judged, or what the first part with this outcome says."""
+    worst = next((part for part in parts if part.applicable and part.outcome is outcome), None)
     if worst is None:
         return "no part applies to this input"
-    if worst.outcome is Outcome.PASS:
+    if outcome is Outcome.PASS:
         return ", ".join(_judged_amounts(parts)) or "all parts hold"
-    place = f" at {worst.problems[0].place}" if worst.problems and str(worst.problems[0].place) else ""
-    more = f" (and {worst.problem_count - 1} more)" if worst.problem_count > 1 else ""
-    return f"{worst.name}: {worst.reason}{place}{more}"
+    return f"{worst.name}: {worst.reason}"
+
+
+def _headline(part: Part, problem: Problem, parts: list[Part]) -> str:
+    """The problem with its place, how many more are like it, and which other kinds there are."""
+    message = part.reason if problem is part.problems[0] and part.reason else problem.message
+    place = f" at {problem.place}" if str(problem.place) else ""
+    others = "; ".join(_others(part, problem, parts))
+    return f"{part.name}: {message}{place}" + (f" ({others})" if others else "")
+
+
+def _others(part: Part, problem: Problem, parts: list[Part]) -> Iterator[str]:
+    counts = {
+        (each.name, kind.code): kind.count
+        for each in parts
+        if each.applicable
+        for kind in each.kinds()
+        if kind.outcome is problem.outcome
+    }
+    more = counts.pop((part.name, problem.code), 1) - 1
+    if more:
+        yield f"and {more:,} more like it"
+    if counts:
+        named = [f"{count:,} × {name}/{code}" for (name, code), count in counts.items()]
+        beyond = len(named) - _KINDS_IN_HEADLINE
+        yield "also " + ", ".join(named[:_KINDS_IN_HEADLINE]) + (f", {beyond} more kinds" if beyond > 0 else "")
 
 
 def _judged_amounts(parts: list[Part]) -> Iterator[str]:
@@ -235,8 +271,12 @@ def _judged_amounts(parts: list[Part]) -> Iterator[str]:
         yield f"{names[0]} {amount}" if unclear else amount
 
 
-def _next_step(worst: Part | None) -> str:
-    return next((p.next_step for p in worst.problems if p.next_step), "") if worst else ""
+def _next_step(first: tuple[Part, Problem] | None) -> str:
+    """What to do about the problem that is named, else about the next one of its part that says it."""
+    if first is None:
+        return ""
+    part, problem = first
+    return next((p.next_step for p in (problem, *part.problems) if p.next_step), "")
 
 
 def _stated(

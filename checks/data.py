@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from checks.check import Check, Context, InjectedFault, NotApplicable, Progress, silent
+from checks.conversations.causes import first_cause
 from checks.conversations.faults import FAULTS
 from checks.conversations.inputs import DataInputs
 from checks.conversations.opening import (
@@ -119,6 +120,10 @@ class DataCheck(Check[DataInputs, DataCase]):
         if case.run_problems:
             return [run, *(_unfinished(name) for name in PARTS)]
         return [run, *judge_rows(case.rows, progress)]
+
+    def to_mend_first(self, parts: list[Part], outcome: Outcome) -> tuple[Part, Problem] | None:
+        """Of failures the cause before what follows from it (`first_cause`)."""
+        return first_cause(parts) if outcome is Outcome.FAIL else super().to_mend_first(parts, outcome)
 
     def smallest(self, case: DataCase) -> DataCase:
         """One row that is judged clean (with the sequence it is packed in), else the first."""

@@ -1,6 +1,7 @@
 """The one result type: what was judged, how, where it is wrong, and on which evidence."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -86,7 +87,15 @@ class Coverage(Frozen):
     unit: str
 
     def __str__(self) -> str:
-        return f"{self.judged}/{self.total} {self.unit}"
+        return f"{self.judged:,} of {self.total:,} {self.unit}"
+
+
+class ProblemKind(Frozen):
+    """All problems of one code and outcome in a part, also those that are not listed."""
+
+    code: str
+    outcome: Outcome
+    count: int
 
 
 class Part(Frozen):
@@ -98,9 +107,14 @@ class Part(Frozen):
     applicable: bool = Field(True, description="false: listed as not applicable here, does not count")
     coverage: Coverage | None = None
     measurements: tuple[Measurement, ...] = ()
-    problems: tuple[Problem, ...] = Field((), description="the first problems, worst first")
+    problems: tuple[Problem, ...] = Field((), description="the first problems of each kind, worst first")
     problem_count: int = Field(0, description="all problems, also those not listed")
+    problem_kinds: tuple[ProblemKind, ...] = Field((), description="how many of each kind, worst first")
     notes: tuple[str, ...] = ()
+
+    def kinds(self) -> tuple[ProblemKind, ...]:
+        """How many problems of each kind there are; of a part without such counts, how many are listed."""
+        return self.problem_kinds or _kinds(self.problems)
 
 
 class Caught(StrEnum):
@@ -167,6 +181,32 @@ class Verdict(Frozen):
         """Every listed problem with the name of its part."""
         return [(part.name, problem) for part in self.parts for problem in part.problems]
 
+    @property
+    def problem_count(self) -> int:
+        """All problems of every part, also those that are not listed."""
+        return sum(part.problem_count for part in self.parts)
+
+
+def _kinds(problems: Sequence[Problem]) -> tuple[ProblemKind, ...]:
+    counts = Counter((problem.code, problem.outcome) for problem in problems)
+    return tuple(
+        ProblemKind(code=code, outcome=outcome, count=count) for (code, outcome), count in counts.items()
+    )
+
+
+def _listed(ordered: Sequence[Problem], limit: int) -> tuple[Problem, ...]:
+    """At most ``limit`` problems in their order, taken evenly from the kinds.
+
+    A frequent kind must not hide a rare one.
+    """
+    seen = Counter[tuple[str, Outcome]]()
+    turns = []
+    for number, problem in enumerate(ordered):
+        kind = (problem.code, problem.outcome)
+        turns.append((seen[kind], number))
+        seen[kind] += 1
+    return tuple(ordered[number] for number in sorted(number for _, number in sorted(turns)[:limit]))
+
 
 def part_of(
     name: str,
@@ -193,7 +233,8 @@ def part_of(
         reason=reason or (ordered[0].message if ordered else ""),
         coverage=coverage,
         measurements=measurements,
-        problems=tuple(ordered[:limit]),
+        problems=_listed(ordered, limit),
         problem_count=len(ordered),
+        problem_kinds=_kinds(ordered),
         notes=notes,
     )

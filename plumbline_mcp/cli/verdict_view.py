@@ -57,7 +57,7 @@ def _part_row(part: Part) -> tuple[Text, Text, Text, Text]:
     notes = "; ".join(part.notes)
     why = untrusted(part.reason or (notes if len(notes) <= _NOTE else notes[:_NOTE] + "…"), limit=_VALUE)
     if part.problem_count > 1:
-        why.append(f" (and {part.problem_count - 1} more)", "dim")
+        why.append(f" (and {part.problem_count - 1:,} more)", "dim")
     judged = str(part.coverage) if part.coverage else ""
     return untrusted(part.name), outcome_text(part.outcome, part.applicable), untrusted(judged), why
 
@@ -68,18 +68,16 @@ def _print_problems(out: Console, verdict: Verdict, limit: int | None) -> None:
     for group in groups:
         _print_group(out, group, limit)
         shown += len(group.problems[:limit])
-    listed, counted = len(verdict.problems()), sum(part.problem_count for part in verdict.parts)
+    listed, counted = len(verdict.problems()), verdict.problem_count
     if counted > shown:
-        more = f"; plumbline show {verdict.id} lists {listed}" if listed > shown else ""
-        out.print(untrusted(f"{shown} of {counted} problems shown{more}", "dim"))
+        more = f"; plumbline show {verdict.id} lists {listed:,}" if listed > shown else ""
+        out.print(untrusted(f"{shown:,} of {counted:,} problems shown{more}", "dim"))
 
 
 def _print_group(out: Console, group: ProblemGroup, limit: int | None) -> None:
     style = "red" if group.outcome is Outcome.FAIL else "yellow"
-    many = f" × {len(group.problems)}" if len(group.problems) > 1 else ""
-    out.print(
-        Text.assemble(outcome_text(group.outcome), " ", untrusted(f"{group.part}/{group.code}{many}", style))
-    )
+    named = f"{group.part}/{group.code} {group.amount}".rstrip()
+    out.print(Text.assemble(outcome_text(group.outcome), " ", untrusted(named, style)))
     for fact, name in _FACTS.items():
         if group.shared(fact) is not None:
             out.print(_indented(_fact(name, group.shared(fact))))

@@ -57,7 +57,7 @@ def _environment(*, autoescape: bool, finalize: Any) -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {"sign": _SIGNS.__getitem__, "words": _words, "size": _size, "number": _number}
-    environment.filters |= {"fields": _fields, "plain": _plain}
+    environment.filters |= {"fields": _fields, "plain": _plain, "amount": "{:,}".format}
     return environment
 
 

@@ -11,12 +11,21 @@ FACTS = ("message", "expected", "found", "citation", "next_step")
 
 @dataclass(frozen=True)
 class ProblemGroup:
-    """The listed problems of one code in one part."""
+    """The listed problems of one code in one part, and how many there are in all."""
 
     part: str
     code: str
     outcome: Outcome
     problems: tuple[Problem, ...]
+    count: int
+
+    @property
+    def amount(self) -> str:
+        """How many, e.g. ``× 7,473, 50 listed``; empty for a single one."""
+        listed = len(self.problems)
+        if self.count > listed:
+            return f"× {self.count:,}, {listed:,} listed"
+        return f"× {self.count:,}" if self.count > 1 else ""
 
     @property
     def only_places(self) -> bool:
@@ -35,8 +44,10 @@ class ProblemGroup:
 
 def grouped(part: Part) -> Iterator[ProblemGroup]:
     """The listed problems of a part by code and outcome, in the order in which they are listed."""
-    by_code: dict[tuple[str, Outcome], list[Problem]] = {}
+    by_kind: dict[tuple[str, Outcome], list[Problem]] = {}
     for problem in part.problems:
-        by_code.setdefault((problem.code, problem.outcome), []).append(problem)
-    for (code, outcome), problems in by_code.items():
-        yield ProblemGroup(part.name, code, outcome, tuple(problems))
+        by_kind.setdefault((problem.code, problem.outcome), []).append(problem)
+    counts = {(kind.code, kind.outcome): kind.count for kind in part.kinds()}
+    for kind, problems in by_kind.items():
+        count = max(len(problems), counts.get(kind, 0))
+        yield ProblemGroup(part.name, *kind, tuple(problems), count)

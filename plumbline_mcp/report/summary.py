@@ -44,7 +44,7 @@ class Section:
     @property
     def counted(self) -> int:
         """How many problems there are, also those not listed."""
-        return sum(part.problem_count for part in self.verdict.parts)
+        return self.verdict.problem_count
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _limits(verdict: Verdict) -> Iterable[str]:
         if part.applicable and part.coverage and 0 < part.coverage.judged < part.coverage.total:
             yield f"{part.name} judged {part.coverage}, not all of them."
         if part.problem_count > len(part.problems):
-            yield f"{part.name} lists the first {len(part.problems)} of its {part.problem_count} problems."
+            yield f"{part.name} lists {len(part.problems):,} of its {part.problem_count:,} problems."
     for injection in verdict.injected:
         if injection.result is not Caught.CAUGHT:
             result = injection.result.value.replace("_", " ")

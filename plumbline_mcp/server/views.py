@@ -17,6 +17,7 @@ LINE = 240
 _MEASUREMENTS_PER_PART = 6
 _NOTES_PER_PART = 4
 _LISTED = 20
+_CODES = 6
 _PARTS_BUDGET = 12_000
 _TEXTS_BUDGET = 3_000
 
@@ -73,13 +74,14 @@ class PartView(View):
     applicable: bool
     coverage: str
     problems: int = Field(description="all, also those not listed")
+    kinds: dict[str, int] = Field({}, description="how many problems of each code, also those not listed")
     untrusted_reason: str
     untrusted_notes: tuple[str, ...] = ()
     measurements: tuple[MeasurementView, ...] = ()
 
 
 class VerdictView(Page):
-    """A verdict; ``total`` counts its listed problems. The whole is the resource ``plumbline://verdicts/<id>``."""
+    """A verdict; ``total`` counts all its problems. The whole is the resource ``plumbline://verdicts/<id>``."""
 
     id: str
     check: str
@@ -89,6 +91,7 @@ class VerdictView(Page):
     next_step: str
     parts: tuple[PartView, ...]
     problems: tuple[ProblemView, ...]
+    listed: int = Field(description="how many of the problems are listed one by one, on all pages together")
     injected: tuple[str, ...] = Field(
         description="faults the check injected into a copy, and whether it saw them"
     )
@@ -142,15 +145,17 @@ def texts(values: Mapping[Any, Any], budget: int = _TEXTS_BUDGET) -> dict[str, s
 
 def verdict_view(verdict: Verdict, part: str | None = None, skip: int = 0) -> VerdictView:
     """A verdict with as many problems from number ``skip`` on (of one part, or of all) as fit."""
-    problems = [pair for pair in verdict.problems() if part is None or pair[0] == part]
-    head = _head(verdict, len(problems))
+    parts = [known for known in verdict.parts if part is None or known.name == part]
+    problems = [(known.name, problem) for known in parts for problem in known.problems]
+    head = _head(verdict, sum(known.problem_count for known in parts), len(problems))
     shown = take((_problem_view(*pair) for pair in problems[skip:]), RESULT_LIMIT - size(head))
     return head.model_copy(update={"problems": tuple(shown), "truncated": skip + len(shown) < len(problems)})
 
 
-def _head(verdict: Verdict, problems: int) -> VerdictView:
+def _head(verdict: Verdict, total: int, listed: int) -> VerdictView:
     return VerdictView(
-        total=problems,
+        total=total,
+        listed=listed,
         id=verdict.id,
         check=verdict.check,
         outcome=verdict.outcome,
@@ -187,12 +192,8 @@ def summary(verdict: Verdict) -> str:
 
 
 def _codes(part: Part) -> str:
-    codes: dict[str, int] = {}
-    for problem in part.problems:
-        codes[problem.code] = codes.get(problem.code, 0) + 1
-    if not codes:
-        return ""
-    return f" ({part.problem_count} problems: {', '.join(list(codes)[:6])})"
+    kinds = [f"{kind.code} {kind.count:,}" for kind in part.kinds()[:_CODES]]
+    return f" ({part.problem_count:,} problems: {', '.join(kinds)})" if kinds else ""
 
 
 def _parts(parts: Iterable[Part]) -> list[PartView]:
@@ -211,10 +212,18 @@ def _part_view(part: Part) -> PartView:
         applicable=part.applicable,
         coverage=str(part.coverage or ""),
         problems=part.problem_count,
+        kinds=_kinds(part),
         untrusted_reason=line(part.reason),
         untrusted_notes=tuple(line(note) for note in part.notes[:_NOTES_PER_PART]),
         measurements=tuple(_measurement_view(one) for one in part.measurements[:_MEASUREMENTS_PER_PART]),
     )
+
+
+def _kinds(part: Part) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for kind in part.kinds()[:_LISTED]:
+        counts[line(kind.code)] = counts.get(line(kind.code), 0) + kind.count
+    return counts
 
 
 def _measurement_view(measured: Measurement) -> MeasurementView:

@@ -31,7 +31,7 @@ def test_a_clean_single_pass_dump_passes(tmp_path: Path, release: Path, rows: li
     assert verdict.outcome is Outcome.PASS, verdict.reason
     unjudged = [part.name for part in verdict.parts if not part.applicable]
     assert unjudged == ["ids/positions", "ids/packing", "ids/epochs"]
-    assert str(part(verdict, "labels").coverage) == "18/18 turns"
+    assert str(part(verdict, "labels").coverage) == "18 of 18 turns"
     results = {injection.fault: injection.result for injection in verdict.injected}
     assert results.pop("packed boundary ignored") is Caught.NOT_APPLICABLE
     assert set(results.values()) == {Caught.CAUGHT}

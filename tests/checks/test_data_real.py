@@ -338,7 +338,7 @@ def test_the_last_turn_alone_is_decided_for_qwen3(folder: Path, dumps: Any) -> N
             file.write(json.dumps(row) + "\n")
     verdict = evaluate(CHECK, given.model_copy(update={"rows": last, "supervise": "last"}))
     assert verdict.outcome is Outcome.PASS, verdict.reason
-    assert str(part(verdict.parts, "labels").coverage) == "500/500 turns"
+    assert str(part(verdict.parts, "labels").coverage) == "500 of 500 turns"
 
 
 def test_the_masks_of_a_training_template_pass_where_its_text_is_the_releases(folder: Path) -> None:

@@ -134,7 +134,7 @@ def test_rows_without_labels_beside_labelled_ones_are_not_passed(
         del each["labels"]
     verdict = judged(tmp_path, release, rows)
     assert verdict.outcome is Outcome.NOT_EVALUATED
-    for name, coverage in (("labels", "6/18 turns"), ("stop", "6/12 rows")):
+    for name, coverage in (("labels", "6 of 18 turns"), ("stop", "6 of 12 rows")):
         found = part(verdict, name)
         assert (found.outcome, str(found.coverage)) == (Outcome.NOT_EVALUATED, coverage)
         assert [problem.place.row for problem in found.problems] == [0, 2, 4, 6, 8, 10]

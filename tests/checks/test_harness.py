@@ -98,7 +98,7 @@ def test_a_clean_input_passes_and_says_what_was_injected() -> None:
         ("swapped", Caught.NOT_APPLICABLE),
     ]
     assert verdict.system_version == "1-abc"
-    assert verdict.reason == "2/2 numbers"
+    assert verdict.reason == "2 of 2 numbers"
 
 
 class CountsSeveral(SumIsEven):
@@ -125,8 +125,8 @@ class CountsSeveral(SumIsEven):
 def test_a_pass_says_of_what_each_amount_is_where_the_unit_does_not() -> None:
     said = evaluate(CountsSeveral(), SumInputs(values=(2, 4))).reason
     assert said == (
-        "2/2 numbers, config 33/33 fields, generation 4/4 fields, 7/7 tensors, "
-        "files 1/1 weight files, tokenizer 2/2 files"
+        "2 of 2 numbers, config 33 of 33 fields, generation 4 of 4 fields, 7 of 7 tensors, "
+        "files 1 of 1 weight files, tokenizer 2 of 2 files"
     )
 
 

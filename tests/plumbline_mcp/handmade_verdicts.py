@@ -152,7 +152,7 @@ def image_pass() -> Verdict:
     return Verdict(
         check="image",
         outcome=Outcome.PASS,
-        reason="41/41 requirements, 2210/2210 files",
+        reason="41 of 41 requirements, 2,210 of 2,210 files",
         target={
             "release": "tiny gpt-oss",
             "framework": "transformers 5.24.0",

@@ -75,7 +75,7 @@ def test_show_prints_every_listed_problem_with_place_expected_and_found(filled: 
         assert f"at {problem.place}" in shown
         assert f"found: {problem.found}" in shown
         assert f"expected: {problem.expected}" in shown
-    assert "388/400 rows" in shown
+    assert "388 of 400 rows" in shown
     assert "· not applicable" in shown
     assert verdict.evidence[0].sha256[:12] in shown
     assert "15 of 17 problems" in shown

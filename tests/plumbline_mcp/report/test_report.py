@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.verdict import Measurement, Outcome, Part, Verdict
+from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, Verdict, part_of
 from plumbline_mcp.errors import PlumblineError, UsageError
 from plumbline_mcp.report import write_report
 from plumbline_mcp.report.plots import figures
@@ -102,7 +102,7 @@ def test_every_problem_measurement_and_digest_is_there(page: str, verdicts: list
         assert all(e.sha256 in text for e in entry.verdict.evidence)
         assert all(injection.fault in text for injection in entry.verdict.injected)
     assert "0.0032" in text
-    assert "17, the first 15 of them listed" in text
+    assert "17, 15 of them listed" in text
 
 
 def test_markdown_lists_every_problem_one_table_row_each(
@@ -176,8 +176,8 @@ def test_what_was_not_judged_is_said(verdicts: list[StoredVerdict]) -> None:
     assert set(by_check) == set(said)
     assert "ids/packing does not apply here: rows are not packed." in said["data"]
     assert "ids/epochs is not evaluated: the dump has no epoch." in said["data"]
-    assert "labels judged 388/400 rows, not all of them." in said["data"]
-    assert "labels lists the first 12 of its 14 problems." in said["data"]
+    assert "labels judged 388 of 400 rows, not all of them." in said["data"]
+    assert "labels lists 12 of its 14 problems." in said["data"]
     assert "“a dropped tensor” was missed" in said["export"]
     assert said["image"] == ""
 
@@ -279,3 +279,18 @@ def luminance(colour: str) -> float:
     parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_a_kind_counts_what_is_not_listed(tmp_path: Path) -> None:
+    wrong = Problem(code="stop-unlabelled", message="no stop token is labelled")
+    part = part_of(
+        "stop",
+        [wrong.model_copy(update={"place": Place(row=row)}) for row in range(7473)],
+        coverage=Coverage(judged=7473, total=7473, unit="rows"),
+    )
+    verdict = Verdict(check="data", outcome=Outcome.FAIL, reason="stop", parts=(part,))
+    files = write_report([stored(verdict)], tmp_path)
+    text = " ".join(" ".join(Page(files.html.read_text(encoding="utf-8")).text).split())
+    assert "× 7,473, 50 listed" in text
+    assert "7,473 of 7,473 rows" in text
+    assert "stop/stop-unlabelled × 7,473, 50 listed" in files.markdown.read_text(encoding="utf-8")

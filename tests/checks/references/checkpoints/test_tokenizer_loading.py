@@ -178,7 +178,7 @@ def test_an_older_vocabulary_file_that_was_left_out_is_noted_and_not_counted(
     _copy(release, original)
     (original / "tokenizer.model").write_bytes(b"a")
     tokenizer = part(export_check(original, release), "tokenizer")
-    assert (tokenizer.outcome, str(tokenizer.coverage)) == (Outcome.PASS, "2/3 files")
+    assert (tokenizer.outcome, str(tokenizer.coverage)) == (Outcome.PASS, "2 of 3 files")
     assert "tokenizer.model is not in the export" in tokenizer.notes[0]
 
 
