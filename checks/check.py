@@ -254,8 +254,9 @@ def _others(part: Part, problem: Problem, parts: list[Part]) -> Iterator[str]:
         yield f"and {more:,} more like it"
     if counts:
         named = [f"{count:,} × {name}/{code}" for (name, code), count in counts.items()]
-        beyond = len(named) - _KINDS_IN_HEADLINE
-        yield "also " + ", ".join(named[:_KINDS_IN_HEADLINE]) + (f", {beyond} more kinds" if beyond > 0 else "")
+        if beyond := len(named[_KINDS_IN_HEADLINE:]):
+            named[_KINDS_IN_HEADLINE:] = [f"{beyond} more kind{'s' if beyond > 1 else ''}"]
+        yield f"also {', '.join(named)}"
 
 
 def _judged_amounts(parts: list[Part]) -> Iterator[str]:

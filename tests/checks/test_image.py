@@ -79,9 +79,9 @@ def test_a_clean_environment_passes_and_every_fault_is_caught(image: Image) -> N
     verdict = image.check(commit="v2.1")
     assert (verdict.outcome, problems(verdict)) == (Outcome.PASS, [])
     assert {(part.name, str(part.coverage)) for part in verdict.parts} == {
-        ("requirements", "4/4 requirements"),
-        ("commit", "1/1 framework"),
-        ("files", "4/4 files"),
+        ("requirements", "4 of 4 requirements"),
+        ("commit", "1 of 1 framework"),
+        ("files", "4 of 4 files"),
     }
     caught = {injection.fault: injection.result for injection in verdict.injected}
     assert caught.pop("another commit installed") is Caught.NOT_APPLICABLE
