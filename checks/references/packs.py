@@ -149,10 +149,10 @@ def load_pack(framework: str) -> Pack:
             f"no connection pack {framework!r}",
             f"built in: {', '.join(built_in())}; or name a folder that holds a pack.toml",
         )
-    about = _parsed(folder / "pack.toml", PackFile)
+    about = read_toml(folder / "pack.toml", PackFile)
     settings = SettingsFile()
     if (folder / "settings.toml").is_file():
-        settings = _parsed(folder / "settings.toml", SettingsFile)
+        settings = read_toml(folder / "settings.toml", SettingsFile)
     for procedure, entry in about.procedures.items():
         if not (folder / entry.binding).is_file():
             raise BadInput(f"{folder}: procedure {procedure} names {entry.binding}, which is not in the pack")
@@ -176,14 +176,15 @@ def pack_files(folder: Path) -> list[str]:
 
 def pack_evidence(pack: Pack) -> list[Evidence]:
     """The declarations of a pack as evidence."""
-    names = (name for name in ("pack.toml", "settings.toml") if (pack.folder / name).is_file())
+    names = (name for name in ("pack.toml", "settings.toml", "names.toml") if (pack.folder / name).is_file())
     return [file_evidence(pack.folder / name, "connection pack") for name in names]
 
 
 Model = TypeVar("Model", bound=Frozen)
 
 
-def _parsed(path: Path, model: type[Model]) -> Model:
+def read_toml(path: Path, model: type[Model]) -> Model:
+    """A file of a pack, validated strictly. Raises `BadInput` with the field and the value met."""
     try:
         if path.stat().st_size > _MAX_FILE:
             raise BadInput(f"{path} is larger than {_MAX_FILE} bytes")
