@@ -83,9 +83,13 @@ def _print(result: "OnboardResult", workspace: "Workspace") -> None:
         for v in result.verdicts
     )
     out.print(table("verdict", "check", "outcome", "reason", rows=rows))
-    if result.plant is not None:
+    if result.dry_run is not None and not result.dry_run.started:
+        out.print(labelled("not started: ", f"{result.dry_run.sentence} ({result.dry_run.run_id})"))
+        out.print(labelled("not reached: ", ", ".join(result.not_reached) or "nothing was left"))
+    if result.result is not None and result.plant is not None:
         out.print(labelled("planted: ", f"{result.plant}: {result.result.score.value}"))
         for extra in result.result.extra:
             out.print(labelled("  also seen: ", extra, "dim"))
-    out.print(labelled("report:  ", result.report), soft_wrap=True)
+    if result.report is not None:
+        out.print(labelled("report:  ", result.report), soft_wrap=True)
     out.print(Text.assemble(("outcome: ", "bold"), outcome_text(result.outcome)))

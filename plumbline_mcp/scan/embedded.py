@@ -1,7 +1,6 @@
-"""Scans the embedded release as a user would scan theirs: environment, image, rows, export, three verdicts.
+"""Scans the embedded release as a user would scan theirs; a fault entry says what is planted on the way.
 
-A scan plays a fault entry; the clean one is an entry that plants nothing. The checks see run folders and
-files, never the entry.
+The clean scan is an entry that plants nothing. The checks see run folders and files, never the entry.
 """
 
 import contextlib
@@ -11,32 +10,24 @@ import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import anyio.to_thread
-from pydantic import JsonValue
 
 from checks.check import Progress, silent
 from checks.errors import BadInput
-from checks.records.runs import RunFolder
 from checks.references.packs import load_pack
-from checks.verdict import Verdict
 from plumbline_mcp import workers
 from plumbline_mcp.engines.environments import Environment, build_in_worker
-from plumbline_mcp.engines.foreground import run
-from plumbline_mcp.engines.launching import Launch
-from plumbline_mcp.scan.fault_entries import CheckName, Corpus, FaultEntry
-from plumbline_mcp.scan.service import run_check
+from plumbline_mcp.scan.fault_entries import Corpus, FaultEntry
+from plumbline_mcp.scan.scanning import CheckInputs, Scan, Scanned, Shared, Subject
+from plumbline_mcp.scan.steps import StepProgress, steps_for
 from plumbline_mcp.temporaries import sweep_temporaries, temporary_beside
 from plumbline_mcp.workspace import Workspace
-
-T = TypeVar("T")
-
-FINISHING = "finishing"
 
 _JOB_LIMIT_S = 600.0
 _EDIT_LIMIT_S = 120.0
@@ -50,44 +41,6 @@ class Made:
     workload: Path
 
 
-@dataclass
-class Shared:
-    """What scans of one session share: each is made once, by the first scan that needs it."""
-
-    _made: dict[str, Any] = field(default_factory=dict)
-    _locks: dict[str, anyio.Lock] = field(default_factory=dict)
-
-    async def once(self, what: str, make: Callable[[], Awaitable[T]]) -> T:
-        """The thing of that name, made now when nobody has."""
-        async with self._locks.setdefault(what, anyio.Lock()):
-            if what not in self._made:
-                self._made[what] = await make()
-            made: T = self._made[what]
-            return made
-
-
-class Steps:
-    """Progress over a scan: whole steps, and the part of the present one that its own progress tells."""
-
-    def __init__(self, total: int, report: Progress) -> None:
-        self._total, self._report, self._done = total, report, 0
-
-    def begin(self, step: str) -> Progress:
-        """Start a step; its progress may be told to what is returned."""
-        started, self._done = self._done, self._done + 1
-        self._report(started, self._total, step)
-        furthest = 0.0  # a job that counts anew for each epoch must not walk backwards
-
-        def told(done: float, total: float | None, message: str) -> None:
-            nonlocal furthest
-            furthest = max(furthest, min(done / total, 1.0) if total else 0.0)
-            if total and done >= total:
-                message = FINISHING  # what it still does after the last thing it counts, it does not tell
-            self._report(started + furthest, self._total, f"{step}: {message}" if message else step)
-
-        return told
-
-
 async def scan_embedded(
     workspace: Workspace,
     entry: FaultEntry,
@@ -95,33 +48,67 @@ async def scan_embedded(
     *,
     progress: Progress | None = None,
     shared: Shared | None = None,
-) -> list[Verdict]:
-    """Play one entry and return its stored verdicts, in the order of the checks.
+) -> Scanned:
+    """Play one entry; its verdicts are stored, in the order of the steps.
 
     ``corpus`` holds the entry's plants; it may be absent for an entry that plants nothing. Raises
-    `NotEvaluated` when the environment cannot be built and `BadInput` when a plant does not do its work.
+    `BuildError` when the environment cannot be built and `BadInput` when a plant does not do its work.
     """
-    return await _Scan(workspace, entry, corpus, progress or silent, shared or Shared()).run()
+    return await _Play(workspace, entry, corpus, progress or silent, shared or Shared()).run()
 
 
-class _Scan:
-    """One scan; each method is a step."""
+class _Play:
+    """One entry on its way into a scan."""
 
     def __init__(
         self, workspace: Workspace, entry: FaultEntry, corpus: Corpus | None, report: Progress, shared: Shared
     ) -> None:
         self._workspace, self._entry, self._corpus, self._shared = workspace, entry, corpus, shared
-        self._framework = entry.framework
-        self._steps = Steps(2 + sum(1 if check == "image" else 2 for check in entry.checks), report)
+        self._scan_steps = steps_for(load_pack(entry.framework), entry.checks)
+        self._steps = StepProgress(2 + sum(step.parts for step in self._scan_steps), report)
 
-    async def run(self) -> list[Verdict]:
+    async def run(self) -> Scanned:
         made = await self._release()
         environment = await self._environment()
-        verdicts = []
-        for check in self._entry.checks:
-            inputs = await getattr(self, f"_{check}_inputs")(made, environment)
-            verdicts.append(await self._check(check, inputs))
-        return verdicts
+        subject = await self._subject(made, environment)
+        instead = self._instead(made, environment)
+        scan = Scan(self._workspace, subject, self._scan_steps, self._steps, self._shared, instead)
+        return await scan.run()
+
+    async def _subject(self, made: Made, environment: Environment) -> Subject:
+        """The planted target; its checks read the release as it was published."""
+        entry, plant = self._entry, self._entry.plant
+        arguments, read = {name: dict(given) for name, given in entry.inputs.items()}, made.model
+        if plant.edit_release:
+            read = await self._copied("release", made.model)
+            await self._edit(plant.edit_release, read)
+            for step, argument in (("data", "model"), ("load", "model"), ("export", "original")):
+                arguments.setdefault(step, {}).setdefault(argument, str(made.model))
+        return Subject(
+            framework=entry.framework,
+            python=environment.python,
+            files={"model": read, "workload": made.workload},
+            recipe=entry.recipe,
+            settings=plant.settings,
+            arguments=arguments,
+            plants=(self._planted().plant_file(plant.hook),) if plant.hook else (),
+            target={"model": "embedded release"},
+            time_limit_s=entry.time_limit_s,
+        )
+
+    def _instead(
+        self, made: Made, environment: Environment
+    ) -> dict[str, Callable[[Scan], Awaitable[CheckInputs]]]:
+        """What the entry puts in the place of a procedure."""
+        plant = self._entry.plant
+        instead: dict[str, Callable[[Scan], Awaitable[CheckInputs]]] = {}
+        if plant.rows_job:
+            instead["data"] = partial(self._rows_job, plant.rows_job, made, environment)
+        if plant.job:
+            instead["export"] = partial(self._export_job, plant.job, made, environment)
+        elif plant.edit_export:
+            instead["export"] = partial(self._edited_export, plant.edit_export, made)
+        return instead
 
     async def _release(self) -> Made:
         report = self._steps.begin("building the embedded release")
@@ -132,37 +119,17 @@ class _Scan:
 
     async def _environment(self) -> Environment:
         report = self._steps.begin("preparing the framework's environment")
-        plant, pack = self._entry.plant, load_pack(self._framework).about.environment
+        plant, pack = self._entry.plant, load_pack(self._entry.framework).about.environment
         wanted = plant.requirements or pack.requirements
         alone = plant.without_dependencies or pack.without_dependencies
         environment = await build_in_worker(wanted, without_dependencies=alone, progress=report)
-        return await self._edited_environment(environment) if plant.edit_environment else environment
-
-    async def _edited_environment(self, environment: Environment) -> Environment:
-        """A copy with a planted change: the cached environment serves others and stays as it is."""
-        copy = self._fresh("environment")
-        make = partial(shutil.copytree, environment.path, copy, symlinks=True)
-        await anyio.to_thread.run_sync(make)
-        await self._edit(self._entry.plant.edit_environment, copy)
+        if not plant.edit_environment:
+            return environment
+        copy = await self._copied("environment", environment.path)  # the cached one serves others
+        await self._edit(plant.edit_environment, copy)
         return Environment(copy / "bin" / "python", environment.digest, copy)
 
-    async def _image_inputs(self, made: Made, environment: Environment) -> dict[str, JsonValue]:
-        return {"python": str(environment.python), "framework": self._framework}
-
-    async def _data_inputs(self, made: Made, environment: Environment) -> dict[str, JsonValue]:
-        if self._entry.plant.rows_job:
-            return await self._rows_job_inputs(self._entry.plant.rows_job, made, environment)
-        run = await self._procedure(
-            "rows", environment, {"model": str(made.model), "workload": str(made.workload)}
-        )
-        return {
-            "model": str(made.model),
-            "workload": str(made.workload),
-            "rows": str(run.path),
-            "framework": self._framework,
-        }
-
-    async def _rows_job_inputs(self, job: str, made: Made, environment: Environment) -> dict[str, JsonValue]:
+    async def _rows_job(self, job: str, made: Made, environment: Environment, scan: Scan) -> CheckInputs:
         """Run a job script of the corpus that dumps its rows as JSON lines."""
         self._steps.begin("running the framework's rows job")
         rows = self._fresh("rows").with_suffix(".jsonl")
@@ -171,49 +138,27 @@ class _Scan:
         await self._script(environment.python, script, _JOB_LIMIT_S, [*paths, *self._entry.plant.arguments])
         return {"model": paths[0], "workload": paths[1], "rows": paths[2]}
 
-    async def _export_inputs(self, made: Made, environment: Environment) -> dict[str, JsonValue]:
-        if self._entry.plant.job:
-            return await self._job_inputs(self._entry.plant.job, made, environment)
-        run = await self._procedure("export", environment, {"model": str(made.model)})
-        export = run.path
-        if self._entry.plant.edit_export:
-            export = self._fresh("export")
-            await anyio.to_thread.run_sync(partial(shutil.copytree, run.output, export))
-            await self._edit(self._entry.plant.edit_export, export)
-        return {"original": str(made.model), "export": str(export), "framework": self._framework}
-
-    async def _job_inputs(self, job: str, made: Made, environment: Environment) -> dict[str, JsonValue]:
+    async def _export_job(self, job: str, made: Made, environment: Environment, scan: Scan) -> CheckInputs:
         """Run a job script of the corpus: it writes ``export`` and, where it trains one, ``adapter``."""
         self._steps.begin("running the framework's export job")
         out = self._fresh("job")
         out.mkdir(parents=True)
         script = self._planted().job_file(job)
         await self._script(environment.python, script, _JOB_LIMIT_S, [str(made.model), str(out)])
-        inputs: dict[str, JsonValue] = {"original": str(made.model), "export": str(out / "export")}
+        inputs: CheckInputs = {"original": str(made.model), "export": str(out / "export")}
         return inputs | ({"adapter": str(out / "adapter")} if (out / "adapter").is_dir() else {})
 
-    async def _procedure(self, name: str, environment: Environment, inputs: dict[str, str]) -> RunFolder:
-        report = self._steps.begin(f"running the framework's {name} procedure")
-        plant = self._entry.plant
-        hooks = (self._planted().plant_file(plant.hook),) if plant.hook else ()
-        launch = Launch(
-            framework=self._framework,
-            procedure=name,
-            interpreter=environment.python,
-            inputs=inputs,
-            settings=plant.settings.get(name, {}),
-            plants=hooks,
-            time_limit_s=_JOB_LIMIT_S,
-            target={"model": "embedded release"},
-        )
-        what = json.dumps([str(environment.path), launch.model_dump(mode="json")])
-        return await self._shared.once(what, partial(run, self._workspace, launch, report))
+    async def _edited_export(self, script: str, made: Made, scan: Scan) -> CheckInputs:
+        """The procedure's export, copied and edited."""
+        done = await scan.job("export")
+        export = await self._copied("export", done.output)
+        await self._edit(script, export)
+        return {"original": str(made.model), "export": str(export), "framework": self._entry.framework}
 
-    async def _check(self, name: CheckName, inputs: dict[str, JsonValue]) -> Verdict:
-        report = self._steps.begin(f"check {name}")
-        return await run_check(
-            self._workspace, name, inputs | self._entry.inputs.get(name, {}), progress=report
-        )
+    async def _copied(self, what: str, source: Path) -> Path:
+        copy = self._fresh(what)
+        await anyio.to_thread.run_sync(partial(shutil.copytree, source, copy, symlinks=True))
+        return copy
 
     def _fresh(self, what: str) -> Path:
         """A path of this entry where nothing lies."""
@@ -226,10 +171,8 @@ class _Scan:
             raise BadInput(f"entry {self._entry.id} plants a fault and no corpus holds it", "name its corpus")
         return self._corpus
 
-    async def _edit(self, script: str | None, target: Path) -> None:
+    async def _edit(self, script: str, target: Path) -> None:
         """Run an edit script on files; one that fails or changes nothing planted nothing."""
-        if script is None:
-            return
         before, file = _contents(target), self._planted().plant_file(script)
         arguments = [str(target), *self._entry.plant.arguments]
         await self._script(Path(sys.executable), file, _EDIT_LIMIT_S, arguments)

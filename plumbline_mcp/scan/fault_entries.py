@@ -1,25 +1,35 @@
 """Fault entries: data that says what to plant into a scan and where which check has to find it.
 
-A corpus is a folder with ``entries/<id>.toml``, ``plants/*.py`` (hooks that a job imports, and scripts that
-edit files) and ``jobs/*.py`` (whole jobs of released faults, run in an environment that the entry pins).
+An entry plays the scan's own steps (`plumbline_mcp.scan.steps`): ``checks`` says which, ``recipe`` with which
+settings. A corpus is a folder with ``entries/<id>.toml``, ``plants/*.py`` (hooks that a job imports, and
+scripts that edit files) and ``jobs/*.py`` (whole jobs of released faults, in an environment that the entry
+pins).
 """
 
 import difflib
 import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field, JsonValue, ValidationError, model_validator
+from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
 
 import checks
 from checks.errors import BadInput
 from checks.verdict import Frozen, Outcome, Place
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.example_spec import ReleaseSpec
+from plumbline_mcp.scan.steps import DRY_RUN, step_names
 
-CheckName = Literal["image", "data", "export"]
-ALL_CHECKS: tuple[CheckName, ...] = ("image", "data", "export")
+
+def _known_step(name: str) -> str:
+    if name not in step_names():
+        raise ValueError(f"a scan has no step {name!r}; it has: {', '.join(step_names())}")
+    return name
+
+
+StepName = Annotated[str, AfterValidator(_known_step)]
+"""A check that a scan runs, or ``dry_run``."""
 
 _MAX_ENTRY = 64 * 1024
 _FileName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*\.py$")]
@@ -29,7 +39,7 @@ _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 class Expected(Frozen):
     """One problem that has to be found: a text in ``place`` may hold ``*``."""
 
-    check: CheckName
+    check: StepName
     part: str
     code: str
     place: dict[str, str | int] = Field({}, description="fields of the place that have to be met")
@@ -65,12 +75,21 @@ class Plant(Frozen):
         None, description="script that makes the export (and an adapter) in place of the pack's procedure"
     )
     rows_job: _FileName | None = Field(None, description="script that dumps rows in place of the procedure")
+    edit_release: _FileName | None = Field(
+        None, description="script run on the copy of the release that the jobs read; checks read the release"
+    )
     edit_export: _FileName | None = Field(None, description="script run on a copy of the exported files")
     edit_environment: _FileName | None = Field(None, description="script run on a copy of the environment")
     arguments: tuple[str, ...] = Field((), description="further arguments of the script")
     requirements: tuple[str, ...] = Field((), description="environment pins, in place of the pack's")
     without_dependencies: tuple[str, ...] = Field((), description="installed last with --no-deps")
-    settings: dict[str, dict[str, JsonValue]] = Field({}, description="procedure to its settings")
+    settings: dict[str, dict[str, JsonValue]] = Field({}, description="procedure to its own settings")
+
+    @property
+    def scripts(self) -> tuple[str, ...]:
+        """The files of ``plants/`` that it uses."""
+        named = (self.hook, self.edit_release, self.edit_export, self.edit_environment)
+        return tuple(name for name in named if name)
 
 
 class FaultEntry(Frozen):
@@ -84,20 +103,29 @@ class FaultEntry(Frozen):
     source: str = Field(description="where the mechanism was met or reported")
     clean: bool = False
     quick: bool = Field(False, description="played by the test suite")
-    checks: tuple[CheckName, ...] = Field(ALL_CHECKS, min_length=1, description="what the scan runs")
+    checks: tuple[StepName, ...] = Field((), description="steps of the scan; every one by default")
     framework: str = Field("transformers", pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
     rows: int = Field(48, ge=1, le=1000, description="conversations of the embedded workload")
     release: ReleaseSpec = ReleaseSpec()
     plant: Plant = Plant()
-    inputs: dict[CheckName, dict[str, JsonValue]] = Field({}, description="further arguments of a check")
+    recipe: dict[str, JsonValue] = Field(
+        {},
+        description="settings for every procedure that knows them: ranks, optimizer, dtype, lora",
+    )
+    time_limit_s: float = Field(600.0, gt=0, le=3600, description="of each job")
+    inputs: dict[StepName, dict[str, JsonValue]] = Field({}, description="further arguments of a check")
+    refused: str = Field(
+        "", description="the dry run has to fail with this sentence, which may hold *; nothing else is judged"
+    )
     expect: tuple[Expected, ...] = ()
     also: tuple[Expected, ...] = Field((), description="what follows from the fault and may be seen too")
 
     @model_validator(mode="after")
     def _consistent(self) -> "FaultEntry":
-        if self.clean == bool(self.expect):
+        if self.clean == bool(self.expect or self.refused):
             raise ValueError("a fault names what has to be found, a clean entry names nothing")
-        missing = {expected.check for expected in self.expect} - set(self.checks)
+        wanted = {expected.check for expected in self.expect} | ({DRY_RUN} if self.refused else set())
+        missing = wanted - set(self.checks) if self.checks else set()
         if missing:
             raise ValueError(f"expects a finding of {', '.join(sorted(missing))}, which it does not run")
         return self
@@ -168,9 +196,9 @@ def _check_files(corpus: Corpus, path: Path, entry: FaultEntry) -> None:
     if path.stem != entry.id:
         raise BadInput(f"{path}: its id is {entry.id!r}", "name the file after the id")
     plant = entry.plant
-    for name in (plant.hook, plant.edit_export, plant.edit_environment):
-        if name and not corpus.plant_file(name).is_file():
+    for name in plant.scripts:
+        if not corpus.plant_file(name).is_file():
             raise BadInput(f"{path}: there is no plants/{name}", "add the plant beside the entries")
-    for name in (plant.job, plant.rows_job):
-        if name and not corpus.job_file(name).is_file():
-            raise BadInput(f"{path}: there is no jobs/{name}", "add the job beside the entries")
+    for job in (plant.job, plant.rows_job):
+        if job and not corpus.job_file(job).is_file():
+            raise BadInput(f"{path}: there is no jobs/{job}", "add the job beside the entries")

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from checks.verdict import Frozen, Outcome, Part, Verdict
 from plumbline_mcp.scan.fault_entries import Expected, FaultEntry
+from plumbline_mcp.scan.scanning import Scanned
 
 
 class Score(StrEnum):
@@ -40,39 +42,59 @@ class EntryResult(Frozen):
     seconds: float = 0.0
 
 
-def score(entry: FaultEntry, verdicts: Sequence[Verdict], seconds: float = 0.0) -> EntryResult:
-    """Compare the verdicts of a scan with what its entry expects."""
-    seen = tuple(_failures(verdicts))
-    extra = tuple(text for text in _unexpected(entry, verdicts))
+def score(entry: FaultEntry, scanned: Scanned, seconds: float = 0.0) -> EntryResult:
+    """Compare what a scan found with what its entry expects."""
+    verdicts = scanned.verdicts
+    seen = (*_refusal(scanned), *_failures(verdicts))
+    extra = tuple(text for text in _unexpected(entry, scanned))
     return EntryResult(
         id=entry.id,
         clean=entry.clean,
         pattern=entry.pattern,
-        score=_clean_score(verdicts) if entry.clean else _fault_score(entry, verdicts, extra),
-        expected=tuple(str(expected) for expected in entry.expect),
+        score=_clean_score(scanned) if entry.clean else _fault_score(entry, scanned, extra),
+        expected=(
+            *((f"dry_run: {entry.refused}",) if entry.refused else ()),
+            *(str(expected) for expected in entry.expect),
+        ),
         seen=seen,
         extra=extra,
-        reason=_reason(verdicts),
+        reason=_reason(scanned),
         outcomes={verdict.check: verdict.outcome for verdict in verdicts},
         verdicts=tuple(verdict.id for verdict in verdicts),
         seconds=round(seconds, 1),
     )
 
 
-def _clean_score(verdicts: Sequence[Verdict]) -> Score:
-    outcomes = {verdict.outcome for verdict in verdicts}
-    if Outcome.FAIL in outcomes:
+def _clean_score(scanned: Scanned) -> Score:
+    outcomes = {verdict.outcome for verdict in scanned.verdicts}
+    if Outcome.FAIL in outcomes or _refusal(scanned):
         return Score.FALSE_ALARM
-    return Score.QUIET if outcomes == {Outcome.PASS} else Score.UNDECIDED
+    judged = bool(outcomes) or scanned.dry_run is not None
+    return Score.QUIET if judged and outcomes <= {Outcome.PASS} else Score.UNDECIDED
 
 
-def _fault_score(entry: FaultEntry, verdicts: Sequence[Verdict], extra: tuple[str, ...]) -> Score:
-    met = [_met(expected, verdicts) for expected in entry.expect]
+def _fault_score(entry: FaultEntry, scanned: Scanned, extra: tuple[str, ...]) -> Score:
+    met = [_met(expected, scanned.verdicts) for expected in entry.expect]
+    if entry.refused:
+        met.append(_met_refusal(entry.refused, scanned))
     if Score.MISSED in met:
         return Score.MISSED
     if Score.WRONG_PLACE in met:
         return Score.WRONG_PLACE
     return Score.EXTRA if extra else Score.FOUND
+
+
+def _met_refusal(wanted: str, scanned: Scanned) -> Score:
+    said = _refusal(scanned)
+    if not said:
+        return Score.MISSED
+    return Score.FOUND if fnmatchcase(said[0], f"*{wanted}*") else Score.WRONG_PLACE
+
+
+def _refusal(scanned: Scanned) -> tuple[str, ...]:
+    """The sentence of a dry run that failed."""
+    failed = scanned.dry_run is not None and not scanned.dry_run.started
+    return (f"dry_run: {scanned.dry_run.sentence}",) if failed and scanned.dry_run else ()
 
 
 def _met(expected: Expected, verdicts: Sequence[Verdict]) -> Score:
@@ -89,7 +111,7 @@ def _met(expected: Expected, verdicts: Sequence[Verdict]) -> Score:
     return Score.WRONG_PLACE if places else Score.MISSED
 
 
-def _unexpected(entry: FaultEntry, verdicts: Sequence[Verdict]) -> Iterator[str]:
+def _unexpected(entry: FaultEntry, scanned: Scanned) -> Iterator[str]:
     """Problems that the entry neither expects nor allows, and parts that could not be judged.
 
     In a check that has to fail, a part whose evidence is missing follows from the fault (no export, no rows).
@@ -98,7 +120,9 @@ def _unexpected(entry: FaultEntry, verdicts: Sequence[Verdict]) -> Iterator[str]
         (expected.check, expected.part, expected.code) for expected in (*entry.expect, *entry.also)
     }
     parts = {(check, part) for check, part, _ in allowed}
-    for verdict in verdicts:
+    if not entry.refused:
+        yield from _refusal(scanned)
+    for verdict in scanned.verdicts:
         if not verdict.parts and verdict.outcome is not Outcome.PASS:
             yield f"{verdict.check}: {verdict.outcome}: {verdict.reason}"
         for part in verdict.parts:
@@ -131,6 +155,6 @@ def _failures(verdicts: Sequence[Verdict]) -> Iterator[str]:
                 yield f"{verdict.check}: {part}/{problem.code}{place}"
 
 
-def _reason(verdicts: Sequence[Verdict]) -> str:
-    worst = next((v for v in verdicts if v.outcome is not Outcome.PASS), None)
-    return f"{worst.check}: {worst.reason}" if worst else ""
+def _reason(scanned: Scanned) -> str:
+    worst = next((v for v in scanned.verdicts if v.outcome is not Outcome.PASS), None)
+    return f"{worst.check}: {worst.reason}" if worst else "".join(_refusal(scanned))

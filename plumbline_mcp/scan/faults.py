@@ -10,9 +10,10 @@ from checks.check import Progress, silent
 from checks.errors import CheckError
 from checks.verdict import Frozen
 from plumbline_mcp.errors import PlumblineError, UsageError
-from plumbline_mcp.scan.embedded import Shared, scan_embedded
+from plumbline_mcp.scan.embedded import scan_embedded
 from plumbline_mcp.scan.fault_entries import Corpus, FaultEntry, load_corpus
 from plumbline_mcp.scan.fault_scoring import GOOD, EntryResult, Score, score
+from plumbline_mcp.scan.scanning import Shared
 from plumbline_mcp.workspace import Workspace
 
 
@@ -99,7 +100,7 @@ class _Player:
             self._report(len(self.results), self._total, f"{entry.id}: {message}")
 
         try:
-            verdicts = await scan_embedded(
+            scanned = await scan_embedded(
                 self._workspace, entry, self._corpus, progress=told, shared=self._shared
             )
         except (CheckError, PlumblineError, TimeoutError) as error:
@@ -112,7 +113,7 @@ class _Player:
                 reason=f"{type(error).__name__}: {error}",
                 seconds=round(time.monotonic() - started, 1),
             )
-        return score(entry, verdicts, time.monotonic() - started)
+        return score(entry, scanned, time.monotonic() - started)
 
 
 def _summed(corpus: Corpus, results: tuple[EntryResult, ...], seconds: float) -> FaultsResult:

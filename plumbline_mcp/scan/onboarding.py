@@ -1,14 +1,15 @@
-"""The first scan: the embedded release through its framework, three verdicts and a report."""
+"""The first scan: the embedded release or a user's target through its framework; verdicts and a report."""
 
 from pathlib import Path
 
 from checks.check import Progress, silent
-from checks.verdict import Frozen, Outcome, Verdict, combine
+from checks.verdict import Frozen, Outcome, Verdict
 from plumbline_mcp.report import write_report
 from plumbline_mcp.scan.embedded import scan_embedded
 from plumbline_mcp.scan.example_workload import WORKLOAD_ROWS
 from plumbline_mcp.scan.fault_entries import Corpus, FaultEntry, load_corpus
 from plumbline_mcp.scan.fault_scoring import EntryResult, score
+from plumbline_mcp.scan.scanning import DryRun, Scanned
 from plumbline_mcp.temporaries import sweep_temporaries
 from plumbline_mcp.workspace import Workspace
 
@@ -26,14 +27,17 @@ CLEAN = FaultEntry(
 
 
 class OnboardResult(Frozen):
-    """What the first scan found."""
+    """What a first scan found."""
 
     outcome: Outcome
     verdicts: tuple[Verdict, ...]
-    report: Path
-    markdown: Path
+    dry_run: DryRun | None = None
+    not_reached: tuple[str, ...] = ()
+    report: Path | None = None
+    markdown: Path | None = None
+    target: Path | None = None
     plant: str | None = None
-    result: EntryResult
+    result: EntryResult | None = None
 
 
 async def onboard(
@@ -44,27 +48,31 @@ async def onboard(
 ) -> OnboardResult:
     """Scan the embedded release, with the fault of entry ``plant`` when one is named.
 
-    Raises `UsageError` (no such entry, no corpus here) and `NotEvaluated` (the environment cannot be built).
+    Raises `UsageError` (no such entry, no corpus here) and `BuildError` (the environment cannot be built).
     """
-    report = progress or silent
     found, entry = _entry(plant, corpus)
-    verdicts = await scan_embedded(workspace, entry, found, progress=report)
-    outcome = combine(verdict.outcome for verdict in verdicts)
-    stored = [workspace.verdict(verdict.id) for verdict in verdicts]
+    scanned = await scan_embedded(workspace, entry, found, progress=progress or silent)
+    result = score(entry, scanned)
+    made = reported(workspace, scanned, planted=_planted(entry, result) if plant else "")
+    return made.model_copy(update={"plant": plant, "result": result})
+
+
+def reported(workspace: Workspace, scanned: Scanned, planted: str = "") -> OnboardResult:
+    """The result of a scan, with its report written; a scan that judged nothing has none."""
+    result = OnboardResult(
+        outcome=scanned.outcome,
+        verdicts=scanned.verdicts,
+        dry_run=scanned.dry_run,
+        not_reached=scanned.not_reached,
+    )
+    if not scanned.verdicts:
+        return result
     reports = workspace.home / "reports"
     for folder in reports.glob("onboard-*"):
         sweep_temporaries(folder)
-    result = score(entry, verdicts)
-    folder = reports / f"onboard-{verdicts[-1].id}"
-    files = write_report(stored, folder, planted=_planted(entry, result) if plant else "")
-    return OnboardResult(
-        outcome=outcome,
-        verdicts=tuple(verdicts),
-        report=files.html,
-        markdown=files.markdown,
-        plant=plant,
-        result=result,
-    )
+    stored = [workspace.verdict(verdict.id) for verdict in scanned.verdicts]
+    files = write_report(stored, reports / f"onboard-{scanned.verdicts[-1].id}", planted=planted)
+    return result.model_copy(update={"report": files.html, "markdown": files.markdown})
 
 
 def _planted(entry: FaultEntry, result: EntryResult) -> str:

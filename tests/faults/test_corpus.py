@@ -15,12 +15,7 @@ HERE = Path(__file__).parent
 
 def test_every_entry_is_valid_and_every_plant_is_used() -> None:
     corpus = load_corpus(HERE)
-    used = {
-        name
-        for entry in corpus.entries
-        for name in (entry.plant.hook, entry.plant.edit_export, entry.plant.edit_environment)
-        if name
-    }
+    used = {name for entry in corpus.entries for name in entry.plant.scripts}
     assert used == {path.name for path in (HERE / "plants").glob("*.py")}
 
 

@@ -6,9 +6,15 @@ import pytest
 
 from checks.verdict import Outcome, Place, Problem, Verdict, part_of
 from plumbline_mcp.scan.fault_entries import Expected, FaultEntry
-from plumbline_mcp.scan.fault_scoring import Score, score
+from plumbline_mcp.scan.fault_scoring import EntryResult, Score
+from plumbline_mcp.scan.fault_scoring import score as score_scan
+from plumbline_mcp.scan.scanning import DryRun, Scanned
 
 _EXPECTED = Expected(check="export", part="values", code="transposed", place={"tensor": "model.layers.*"})
+
+
+def score(entry: FaultEntry, verdicts: list[Verdict], dry_run: DryRun | None = None) -> EntryResult:
+    return score_scan(entry, Scanned(verdicts=tuple(verdicts), dry_run=dry_run))
 
 
 def _entry(**changed: Any) -> FaultEntry:
@@ -101,8 +107,37 @@ def test_the_same_code_that_could_not_be_judged_is_not_found() -> None:
         {"plant": {"hook": "../elsewhere.py"}},
         {"expect": ({"check": "export", "part": "p", "code": "c", "place": {"galaxy": 1}},)},
         {"tolerance": 1},
+        {"checks": ("elsewhere",)},
+        {"expect": ({"check": "elsewhere", "part": "p", "code": "c"},)},
+        {"refused": "ValueError"},
     ],
 )
 def test_an_entry_that_does_not_fit_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="validation error"):
         _entry(**changed)
+
+
+REFUSED = DryRun(run_id="dry_run-0001", started=False, sentence="the dry run ended: ValueError: no bf16 here")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "dry_run", "expected"),
+    [
+        ("ValueError: no bf16", REFUSED, Score.FOUND),
+        ("TypeError", REFUSED, Score.WRONG_PLACE),
+        ("ValueError", DryRun(run_id="dry_run-0001", started=True), Score.MISSED),
+        ("ValueError", None, Score.MISSED),
+    ],
+)
+def test_a_refused_recipe_is_found_by_its_sentence(
+    wanted: str, dry_run: DryRun | None, expected: Score
+) -> None:
+    entry = _entry(expect=(), refused=wanted, checks=("dry_run",))
+    assert score(entry, [], dry_run).score is expected
+
+
+def test_a_dry_run_that_fails_unexpectedly_is_an_alarm() -> None:
+    assert score(_entry(clean=True, expect=()), [_verdict(outcome=Outcome.PASS)], REFUSED).score is (
+        Score.FALSE_ALARM
+    )
+    assert score(_entry(), [_verdict(AT)], REFUSED).score is Score.EXTRA

@@ -12,9 +12,9 @@ import pytest
 
 from checks.verdict import Outcome
 from plumbline_mcp.errors import UsageError
-from plumbline_mcp.scan.embedded import Steps
 from plumbline_mcp.scan.fault_scoring import Score
 from plumbline_mcp.scan.onboarding import onboard
+from plumbline_mcp.scan.steps import StepProgress
 from plumbline_mcp.workspace import RunState, Workspace
 
 
@@ -28,7 +28,7 @@ def test_an_unknown_plant_is_refused_with_the_nearest_ones(tmp_path: Path) -> No
 
 def test_a_step_that_has_counted_everything_is_finishing() -> None:
     told: list[tuple[float, str]] = []
-    steps = Steps(2, lambda done, _, message: told.append((done, message)))
+    steps = StepProgress(2, lambda done, _, message: told.append((done, message)))
     report = steps.begin("check export")
     report(1, 4, "comparing a")
     report(4, 4, "comparing d")
