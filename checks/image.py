@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from checks.check import Check, Context, InjectedFault, Inputs, Progress
-from checks.environments.case import ImageCase, open_case
+from checks.environments.case import ImageCase, open_case, with_bytecode
 from checks.environments.faults import FAULTS, smallest
 from checks.environments.judging import judge_commit, judge_files, judge_requirements
 from checks.records.probe import probe
@@ -32,9 +32,11 @@ class ImageCheck(Check[ImageInputs, ImageCase]):
     satisfies it, the requirements of requirements included; with a lock file, the locked version and no
     other; each says one version only, and its top-level modules are there and are what would be imported.
     *commit*: the installed code is the commit or version under test. *files*: no file of the framework
-    differs from the digest that its RECORD or its git commit holds, no importable file was added to its
-    package folders, no byte code runs in place of another source, and nothing runs at the interpreter's
-    start that no distribution and no system package brought (`.pth` files, sitecustomize, usercustomize).
+    differs from the digest that its RECORD, its conda package or its git commit holds, no importable file was
+    added to its package folders, no cached byte code that Python would run differs from what its source
+    compiles to in this interpreter (code objects are compared, headers are not trusted), and nothing runs at
+    the interpreter's start that no distribution and no system package brought (`.pth` files, sitecustomize,
+    usercustomize). The interpreter is asked isolated: what PYTHONPATH would add to a job is not seen.
 
     A requirement that is declared and missing is a fail, also where the job seems to run without it: what
     falls back silently is what this check is for. There is no list of exceptions.
@@ -56,8 +58,9 @@ class ImageCheck(Check[ImageInputs, ImageCase]):
         """Probe the interpreter and read the declarations."""
         pack = load_pack(inputs.framework)
         about = pack.about.framework
-        progress(0, 3, f"probing {inputs.python}")
-        record, digest, size = probe(inputs.python.expanduser().absolute(), about.distributions, about.module)
+        python = inputs.python.expanduser().absolute()
+        progress(0, 4, f"step 1 of 4: listing what {inputs.python} holds")
+        record, digest, size = probe(python, about.distributions, about.module)
         evidence = [
             Evidence(
                 path=str(inputs.python), sha256=digest, size=size, role="probe", digest_of=DigestOf.ANSWER
@@ -66,10 +69,10 @@ class ImageCheck(Check[ImageInputs, ImageCase]):
         ]
         if inputs.lock is not None and inputs.lock.is_file():
             evidence.append(file_evidence(inputs.lock, "lock"))
-        progress(1, 3, "reading the declarations")
+        progress(1, 4, "step 2 of 4: reading the declarations")
         case = open_case(pack, record, inputs.commit, inputs.source, inputs.lock, tuple(evidence))
-        progress(2, 3, "comparing")
-        return case
+        progress(2, 4, "step 3 of 4: comparing byte code")
+        return with_bytecode(case, python, progress)
 
     def context(self, inputs: ImageInputs, case: ImageCase) -> Context:
         """Framework, version, commit and interpreter."""
@@ -88,6 +91,7 @@ class ImageCheck(Check[ImageInputs, ImageCase]):
 
     def judge(self, case: ImageCase, progress: Progress) -> list[Part]:
         """Requirements, commit, files."""
+        progress(3, 4, "step 4 of 4: judging requirements, commit and files")
         return [judge_requirements(case), judge_commit(case), judge_files(case)]
 
     def smallest(self, case: ImageCase) -> ImageCase:

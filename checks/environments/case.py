@@ -1,15 +1,18 @@
 """The case of check image: what is installed beside what is declared, all read and not yet judged."""
 
+import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from checks.check import Progress
 from checks.environments.checkout import FilesCase, differs_from_source, editable_files
 from checks.errors import BadInput, NotEvaluated
+from checks.records.bytecode import compare_bytecode
 from checks.records.probe import Distribution, EnvironmentProbe
 from checks.references import git_tree
 from checks.references.declarations import Locked, Source, read_lock, read_source
@@ -118,11 +121,34 @@ def _recorded_commit(framework: Distribution, editable: Path | None) -> str | No
 
 def _recorded_files(probe: EnvironmentProbe) -> FilesCase:
     without = [entry.name for entry in probe.framework if not entry.has_record]
+    places = {found.name: found.location for found in probe.distributions}
+    folders = {canonicalize_name(name): folder for name, folder in places.items()}
     return FilesCase(
-        reference="RECORD",
+        reference=" and ".join(dict.fromkeys(entry.reference for entry in probe.framework)) or "RECORD",
         files=tuple(state for entry in probe.framework for state in entry.files),
         unrecorded=tuple(name for entry in probe.framework for name in entry.unrecorded),
         unhashed=tuple(name for entry in probe.framework for name in entry.unhashed),
-        stale_bytecode=tuple(name for entry in probe.framework for name in entry.stale_bytecode),
+        sources=tuple(
+            os.path.normpath(f"{folders[canonicalize_name(entry.name)]}/{state.name}")
+            for entry in probe.framework
+            for state in entry.files
+            if state.name.endswith(".py")
+        ),
         missing_record=f"{', '.join(without)} was installed without a RECORD" if without else None,
     )
+
+
+def with_bytecode(case: ImageCase, python: Path, progress: Progress) -> ImageCase:
+    """The case with its framework's byte code compared, inside the judged interpreter, with the sources.
+
+    Byte code that the installer recorded with a digest, and that has it, is the package's own.
+    """
+    found = compare_bytecode(python, case.files.sources, progress)
+    vouched = {
+        os.path.realpath(f"{case.framework.location}/{state.name}")
+        for state in case.files.files
+        if state.name.endswith(".pyc") and state.measured == state.recorded
+    }
+    differing = tuple(one for one in found.differing if os.path.realpath(one.file) not in vouched)
+    found = found.model_copy(update={"differing": differing})
+    return replace(case, files=replace(case.files, bytecode=found))

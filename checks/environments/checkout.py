@@ -1,9 +1,10 @@
 """Compares a framework's files with a git checkout: an editable installation, or a wheel with its source."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from checks.errors import NotEvaluated
+from checks.records.bytecode import Bytecode
 from checks.records.probe import Distribution, EnvironmentProbe, FileState
 from checks.references import git_tree
 
@@ -19,7 +20,9 @@ class FilesCase:
     files: tuple[FileState, ...] = ()
     unrecorded: tuple[str, ...] = ()
     unhashed: tuple[str, ...] = ()
-    stale_bytecode: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    """Absolute paths of the code files: an import may run their cached byte code instead."""
+    bytecode: Bytecode = field(default_factory=Bytecode)
     missing_record: str | None = None
     """Why there is nothing to compare with, when there is nothing."""
 
@@ -42,7 +45,10 @@ def editable_files(probe: EnvironmentProbe, framework: Distribution, checkout: P
         return FilesCase("git tree", missing_record=f"{origin} lies outside the checkout {checkout}")
     files = tuple(state for states, _ in found for state in states)
     unknown = tuple(name for _, names in found for name in names)
-    return FilesCase(f"git tree of {commit[:12]}", git_tree.with_sample(files, root), unknown)
+    sources = tuple(str(root / state.name) for state in files if state.name.endswith(".py"))
+    return FilesCase(
+        f"git tree of {commit[:12]}", git_tree.with_sample(files, root), unknown, sources=sources
+    )
 
 
 def _packages(root: Path, commit: str, package: Path, framework: Distribution) -> list[Path]:

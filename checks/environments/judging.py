@@ -290,6 +290,11 @@ def judge_files(case: ImageCase) -> Part:
         "files",
         problems,
         coverage=Coverage(judged=judged, total=len(files.files), unit="files"),
+        measurements=(
+            Measurement(
+                name="byte code compared with its source", value=files.bytecode.compared, unit="files"
+            ),
+        ),
         notes=(f"compared with: {files.reference}",),
     )
 
@@ -332,7 +337,7 @@ def _measured(state: FileState) -> str | None:
 def _imported(case: ImageCase) -> list[Problem]:
     """The module that Python would import is one of the judged files."""
     origin, location = case.probe.module.origin, case.framework.location.rstrip("/")
-    if case.files.reference != "RECORD" or case.files.missing_record is not None:
+    if case.files.reference.startswith("git tree") or case.files.missing_record is not None:
         return []
     names = {f"{location}/{entry.name}" for found in case.probe.framework for entry in found.files}
     if origin in names or not names:

@@ -85,7 +85,7 @@ class FrameworkFiles(Frozen):
     files: tuple[FileState, ...] = ()
     unrecorded: tuple[str, ...] = Field((), description="importable files that no distribution recorded")
     unhashed: tuple[str, ...] = Field((), description="files that are recorded without a digest")
-    stale_bytecode: tuple[str, ...] = Field((), description="byte code that runs in place of its source")
+    reference: Literal["RECORD", "conda package"] = "RECORD"
 
 
 class Module(Frozen):
@@ -134,19 +134,26 @@ def probe(python: Path, distributions: tuple[str, ...], module: str) -> tuple[En
             f"{python} is no interpreter that can be started", "name a Python, e.g. venv/bin/python"
         )
     _is_python(python)
-    request = json.dumps({"distributions": distributions, "module": module})
-    source = f"import sys; sys.argv[1:] = [{request!r}]\n".encode() + PROBE.read_bytes()
-    output = _output([str(python), "-I", "-"], source)
-    line = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
-    if line is None:
-        raise _no_python(python, output)
-    raw = line.removeprefix(_MARK)
+    raw = answer_of(python, PROBE, {"distributions": distributions, "module": module})
     try:
         record = EnvironmentProbe.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors()[0]
         raise NotEvaluated(f"the probe in {python} answered in an unknown form: {first['msg']}") from error
     return record, hashlib.sha256(raw).hexdigest(), len(raw)
+
+
+def answer_of(python: Path, program: Path, request: dict[str, Any]) -> bytes:
+    """The JSON line with which ``program`` answers a request inside an interpreter.
+
+    Raises `BadInput` when there is none, `NotEvaluated` for one that is too long or late.
+    """
+    source = f"import sys; sys.argv[1:] = [{json.dumps(request)!r}]\n".encode() + program.read_bytes()
+    output = _output([str(python), "-I", "-"], source)
+    line = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
+    if line is None:
+        raise _no_python(python, output)
+    return line.removeprefix(_MARK)
 
 
 def _is_python(python: Path) -> None:

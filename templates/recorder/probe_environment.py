@@ -41,6 +41,8 @@ EASY_INSTALL = (
 """The two lines that setuptools writes around the paths of easy-install.pth; they only reorder sys.path."""
 VIRTUALENV = ("_virtualenv.pth", "import _virtualenv")
 """What virtualenv and uv write into each environment without a RECORD; it patches distutils."""
+GENERATED = ("entry_point", "entry_point_exe", "pyc_file")
+"""How the types of paths end that a conda installer makes itself, and may record without a digest."""
 DPKG = "/var/lib/dpkg/info"
 
 
@@ -236,19 +238,58 @@ def framework_files(
 ) -> "dict[str, object]":
     """Each recorded file with the digest recorded and the digest measured, and files that nobody recorded."""
     name = canonical(distribution.metadata["Name"])
-    if not distribution.read_text("RECORD"):
+    entries, reference = conda_recorded(distribution), "conda package"
+    if not entries:
+        entries, reference = recorded(distribution), "RECORD"
+    if not entries:
         return {"name": name, "has_record": False}
-    entries = recorded(distribution)
     files = [measured(entry, located(distribution, entry[0])) for entry in entries if entry[2]]
     known = {os.path.normpath(located(distribution, entry[0])) for entry in entries}
     return {
         "name": name,
         "has_record": True,
+        "reference": reference,
         "files": sampled(files, distribution),
-        "unrecorded": unrecorded(distribution, known, every),
+        "unrecorded": unrecorded(distribution, entries, known, every),
         "unhashed": [entry[0] for entry in entries if not entry[2] and not entry[0].endswith(UNHASHED)],
-        "stale_bytecode": stale_bytecode(distribution, entries),
     }
+
+
+def conda_recorded(distribution: "importlib.metadata.Distribution") -> "list[tuple[str, str, str]]":
+    """The files of a conda package with the digests that its installer recorded; empty when it is none.
+
+    conda packages are made from installed files: INSTALLER and scripts are rewritten after RECORD was, other
+    files of the dist-info are dropped, and some have no RECORD at all. What is held against the files is
+    ``paths_data`` of ``conda-meta``, whose digests are of the files as they were linked. A script that the
+    installer generates for an entry point has a digest only where the installer says so.
+    """
+    if (distribution.read_text("INSTALLER") or "").strip() != "conda":
+        return []
+    folder = os.path.realpath(located(distribution, ""))
+    metadata = os.path.realpath(str(getattr(distribution, "_path", "")))
+    entries = []
+    for prefix, package in conda_packages():
+        paths = [
+            (os.path.join(os.path.realpath(prefix), str(path["_path"])), path)  # noqa: PTH118 - text
+            for path in package.get("paths_data", {}).get("paths", ())
+        ]
+        if not any(place.startswith(metadata + os.sep) for place, _ in paths):
+            continue
+        for place, path in paths:
+            value = str(path.get("sha256_in_prefix") or path.get("sha256") or "")
+            if value or not str(path.get("path_type", "")).endswith(GENERATED):
+                digest = base64.urlsafe_b64encode(bytes.fromhex(value)).rstrip(b"=").decode()
+                entries.append((os.path.relpath(place, folder), "sha256", digest))
+    return entries if any(digest for _, _, digest in entries) else []
+
+
+def conda_packages() -> "list[tuple[str, dict[str, object]]]":
+    """Each conda package that is installed here: its prefix and its record."""
+    return [
+        (prefix, json.loads(path.read_text("utf-8")))
+        for prefix in sorted({sys.prefix, sys.base_prefix})
+        for path in sorted(Path(prefix, "conda-meta").glob("*.json"))
+    ]
 
 
 def recorded(distribution: "importlib.metadata.Distribution") -> "list[tuple[str, str, str]]":
@@ -268,8 +309,12 @@ def recorded(distribution: "importlib.metadata.Distribution") -> "list[tuple[str
 
 
 def located(distribution: "importlib.metadata.Distribution", name: str) -> str:
-    """Where a recorded file lies."""
-    return str(distribution.locate_file(name))
+    """Where a recorded file lies; ``pip install --target`` moves scripts below the folder, and RECORD not."""
+    path = str(distribution.locate_file(name))
+    if name.startswith("../") and not os.path.lexists(path):
+        moved = str(distribution.locate_file("bin/" + name.rpartition("/")[2]))
+        return moved if os.path.isfile(moved) else path  # noqa: PTH113 - text
+    return path
 
 
 def measured(entry: "tuple[str, str, str]", path: str) -> "dict[str, object]":
@@ -310,12 +355,13 @@ def sampled(files: "list[dict[str, object]]", distribution: object) -> "list[dic
 
 def unrecorded(
     distribution: "importlib.metadata.Distribution",
+    entries: "list[tuple[str, str, str]]",
     known: "set[str]",
     every: "dict[str, importlib.metadata.Distribution]",
 ) -> "list[str]":
     """Importable files in the distribution's package folders that no distribution recorded."""
     root = str(distribution.locate_file(""))
-    parts = [Path(name).parts for name, _, _ in recorded(distribution)]
+    parts = [Path(name).parts for name, _, _ in entries]
     tops = {names[0] for names in parts if len(names) > 1}
     found = []
     for top in sorted(tops):
@@ -333,39 +379,6 @@ def unrecorded(
         }
         found = [path for path in found if path not in others]
     return sorted(os.path.relpath(path, root) for path in found)
-
-
-def stale_bytecode(
-    distribution: "importlib.metadata.Distribution", entries: "list[tuple[str, str, str]]"
-) -> "list[str]":
-    """Cached byte code that Python runs unchecked (PEP 552) and that was made from another source."""
-    sources: "dict[str, dict[str, str]]" = {}
-    for name, _, _ in entries:
-        folder, _, file = located(distribution, name).rpartition(os.sep)
-        if file.endswith(".py"):
-            sources.setdefault(folder, {})[file[: -len(".py")]] = name
-    found = []
-    for folder, modules_of in sources.items():
-        cache = os.path.join(folder, "__pycache__")  # noqa: PTH118 - fast for many files
-        for file in sorted(os.listdir(cache)) if os.path.isdir(cache) else ():  # noqa: PTH112, PTH208 - as above
-            stem, _, tag = file.partition(".")
-            mine = stem in modules_of and tag.startswith(str(sys.implementation.cache_tag))
-            if mine and runs_unchecked(Path(cache, file), Path(folder, stem + ".py")):
-                found.append(os.path.relpath(cache, located(distribution, "")) + "/" + file)
-    return found
-
-
-def runs_unchecked(cached: Path, source: Path) -> bool:
-    """Whether byte code is unchecked hash-based and its hash is not that of the source beside it."""
-    if not (cached.is_file() and source.is_file()):
-        return False
-    with cached.open("rb") as file:
-        head = file.read(16)
-    if len(head) < 16 or head[:4] != importlib.util.MAGIC_NUMBER:
-        return False
-    if int.from_bytes(head[4:8], "little") != 1:
-        return False
-    return head[8:] != importlib.util.source_hash(source.read_bytes())
 
 
 def startup_hooks(every: "dict[str, importlib.metadata.Distribution]") -> "list[dict[str, str]]":
@@ -416,12 +429,10 @@ def of_the_system(path: str) -> bool:
     for listing in Path(DPKG).glob("*.list"):
         if named & set(listing.read_text("utf-8", "replace").splitlines()):
             return True
-    for prefix in {sys.prefix, sys.base_prefix}:
-        for listing in Path(prefix, "conda-meta").glob("*.json"):
-            files = json.loads(listing.read_text("utf-8")).get("files", ())
-            if named & {os.path.join(prefix, str(name)) for name in files}:  # noqa: PTH118 - text
-                return True
-    return False
+    return any(
+        named & {os.path.join(prefix, str(name)) for name in package.get("files", ())}  # noqa: PTH118 - text
+        for prefix, package in conda_packages()
+    )
 
 
 def module(name: str) -> "dict[str, object]":

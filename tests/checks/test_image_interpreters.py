@@ -62,7 +62,7 @@ def test_only_a_python_is_given_more_than_a_question_for_its_version(image: Imag
     heard.unlink()
     script(listening, f'echo "$@" >> {heard}; exec {image.python} "$@"')
     assert image.check(python=listening).outcome is Outcome.PASS
-    assert heard.read_text() == "--version\n-I -\n"
+    assert heard.read_text() == "--version\n-I -\n-I -\n"
 
 
 def test_no_interpreter_at_all_is_bad_input(image: Image) -> None:
