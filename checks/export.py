@@ -77,7 +77,7 @@ class ExportInputs(Inputs):
 
 @dataclass(frozen=True)
 class ExportCase:
-    """An export beside what it has to be."""
+    """An export beside what it has to be; ``documents``: its small files, where no weights can be read."""
 
     original: Checkpoint
     export: Checkpoint | None
@@ -88,6 +88,7 @@ class ExportCase:
     trained: bool = False
     run: RunFolder | None = None
     pack: Pack | None = None
+    documents: Checkpoint | None = None
 
 
 class ExportCheck(Check[ExportInputs, ExportCase]):
@@ -143,7 +144,7 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
             raise Inconclusive(f"the original cannot be decoded: {error}") from error
         sides = (
             (original, "release"),
-            (opened.checkpoint, "export"),
+            (opened.readable, "export"),
             (adapter and adapter.checkpoint, "adapter"),
             (trained, "trained"),
         )
@@ -159,6 +160,7 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
             trained is not None,
             opened.run,
             pack,
+            opened.documents,
         )
 
     def context(self, inputs: ExportInputs, case: ExportCase) -> Context:
@@ -185,9 +187,7 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
         """Every part, in the order of `PARTS`."""
         files = _files(case)
         if case.export is None:
-            reason = "there is no export to read"
-            rest = PARTS[1:] if case.adapter else tuple(name for name in PARTS[1:] if name != "adapter")
-            return [files, *(Part(name=name, outcome=Outcome.NOT_EVALUATED, reason=reason) for name in rest)]
+            return [files, *_without_weights(case)]
         export = case.export
         try:
             return [
@@ -242,6 +242,17 @@ def _files(case: ExportCase) -> Part:
     count = len(case.export.shards)
     problems, notes = unexpected_files(case.original, case.export)
     return part("files", problems, Coverage(judged=count, total=count, unit="weight files"), notes=notes)
+
+
+def _without_weights(case: ExportCase) -> list[Part]:
+    """The small files judged by themselves; what needs the weights says that there are none to read."""
+    judged = document_parts(case.original, case.documents, case.expected) if case.documents else []
+    known = {each.name: each for each in judged}
+    reason = "no weights can be read (see files)" if judged else "there is no export to read"
+    names = [name for name in PARTS[1:] if name != "adapter" or case.adapter]
+    return [
+        known.get(name) or Part(name=name, outcome=Outcome.NOT_EVALUATED, reason=reason) for name in names
+    ]
 
 
 def _weights(case: ExportCase, export: Checkpoint, progress: Progress) -> list[Part]:

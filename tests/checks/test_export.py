@@ -44,7 +44,7 @@ def test_a_release_dequantized_as_the_framework_documents_passes(gpt_oss: tuple[
     assert (verdict.outcome, codes(verdict)) == (Outcome.PASS, set())
     values = part(verdict, "values")
     total = len(load_file(export / "model.safetensors"))
-    assert str(values.coverage) == f"{total}/{total} tensors"
+    assert str(values.coverage) == f"{total} of {total} tensors"
     assert any("exports mxfp4 as bfloat16" in note and "5.24.0" in note for note in values.notes)
     results = {injection.fault: injection.result for injection in verdict.injected}
     assert results.pop("an unmerged adapter") is Caught.NOT_APPLICABLE
@@ -189,7 +189,7 @@ def test_another_shape_fails_and_says_that_axes_are_swapped(llama: Path, tmp_pat
         ("generation_config.json", {("generation_config", "file-missing")}),
         ("chat_template.jinja", {("chat_template", "template-missing")}),
         ("tokenizer.json", {("tokenizer", "file-missing")}),
-        ("config.json", {("config", "file-missing"), ("reload", "file-missing")}),
+        ("config.json", {("config", "file-missing")}),
     ],
 )
 def test_a_missing_file_is_found(llama: Path, tmp_path: Path, file: str, found: set[tuple[str, str]]) -> None:
@@ -197,6 +197,27 @@ def test_a_missing_file_is_found(llama: Path, tmp_path: Path, file: str, found: 
     (tmp_path / "x" / file).unlink()
     verdict = export_check(llama, tmp_path / "x")
     assert (verdict.outcome, codes(verdict)) == (Outcome.FAIL, found)
+
+
+def test_an_export_without_a_tokenizer_has_one_problem_and_says_what_follows(
+    llama: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(llama, tmp_path / "x")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (tmp_path / "x" / name).unlink()
+    verdict = export_check(llama, tmp_path / "x")
+    (problem,) = (problem for _, problem in verdict.problems())
+    assert problem.message == (
+        "tokenizer.json is missing from the export; tokenizer_config.json with it: the exporter wrote no "
+        "tokenizer"
+    )
+    template = part(verdict, "chat_template")
+    assert (template.outcome, "see tokenizer" in template.reason) == (Outcome.NOT_EVALUATED, True)
+    shutil.copy(llama / "tokenizer_config.json", tmp_path / "x")
+    assert codes(export_check(llama, tmp_path / "x")) == {
+        ("tokenizer", "file-missing"),
+        ("chat_template", "template-missing"),
+    }
 
 
 def test_a_changed_file_is_found_at_its_field(llama: Path, tmp_path: Path) -> None:
@@ -285,6 +306,43 @@ def test_a_trained_export_without_a_reference_is_inconclusive(llama: Path, tmp_p
     assert set(others.values()) == {Outcome.PASS}
 
 
+def test_a_trained_export_does_not_look_quantised(llama: Path, tmp_path: Path) -> None:
+    problem = part(export_check(llama, edited(llama, tmp_path / "x", _train)), "values").problems[0]
+    assert problem.message.startswith("looks trained: ")
+
+
+def _through_int8(tensors: Tensors) -> None:
+    for value in tensors.values():
+        scale = value.float().abs().max() / 127
+        value.copy_((torch.round(value.float() / scale) * scale).to(value.dtype))
+
+
+def _through_int4(tensors: Tensors) -> None:
+    for value in tensors.values():
+        groups = value.float().reshape(-1, 32 if value.numel() % 32 == 0 else value.numel())
+        scale = groups.abs().amax(dim=1, keepdim=True) / 7
+        value.copy_((torch.round(groups / scale) * scale).reshape(value.shape).to(value.dtype))
+
+
+def _through_fp8(tensors: Tensors) -> None:
+    for value in tensors.values():
+        scale = value.float().abs().max() / 448
+        value.copy_(((value.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(value.dtype))
+
+
+@pytest.mark.parametrize(
+    ("quantise", "levels"), [(_through_int8, 256), (_through_fp8, 256), (_through_int4, 16)]
+)
+def test_a_quantised_export_says_that_it_looks_so(
+    llama: Path, tmp_path: Path, quantise: Callable[[Tensors], None], levels: int
+) -> None:
+    verdict = export_check(llama, edited(llama, tmp_path / "x", quantise))
+    assert (verdict.outcome, codes(verdict)) == (Outcome.INCONCLUSIVE, {("values", "looks-trained")})
+    assert "looks quantised" in verdict.reason
+    assert f"at most {levels} distinct values" in verdict.reason
+    assert "8 or 4 bits" in verdict.next_step
+
+
 def test_a_fault_in_a_trained_export_is_still_a_failure(llama: Path, tmp_path: Path) -> None:
     def train_and_turn(tensors: Tensors) -> None:
         _train(tensors)
@@ -360,7 +418,7 @@ def test_the_verdict_names_its_evidence_and_coverage(llama: Path, tmp_path: Path
     names = {Path(e.path).name for e in verdict.evidence}
     assert {"config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json"} <= names
     total = len(load_file(llama / "model.safetensors"))
-    assert str(part(verdict, "values").coverage) == f"{total}/{total} tensors"
+    assert str(part(verdict, "values").coverage) == f"{total} of {total} tensors"
 
 
 def test_a_configuration_that_describes_a_giant_model_is_not_built(llama: Path, tmp_path: Path) -> None:

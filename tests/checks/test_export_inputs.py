@@ -77,6 +77,28 @@ def test_an_unreadable_export_fails_and_an_unreadable_original_decides_nothing(
     assert part(verdict, "files").problems[0].place.file == "x.safetensors"
 
 
+@pytest.mark.parametrize("harm", ["truncated", "pickled"])
+def test_small_files_are_judged_where_the_weights_cannot_be_read(
+    release: Path, tmp_path: Path, harm: str
+) -> None:
+    export = _copy(release, tmp_path / "x")
+    weights = export / "model.safetensors"
+    if harm == "truncated":
+        with weights.open("r+b") as file:
+            file.truncate(weights.stat().st_size - 10)
+    else:
+        weights.rename(export / "pytorch_model.bin")
+    (export / "generation_config.json").unlink()
+    verdict = export_check(release, export)
+    outcomes = {entry.name: entry.outcome for entry in verdict.parts}
+    assert (outcomes["files"], outcomes["generation_config"]) == (Outcome.FAIL, Outcome.FAIL)
+    passed = {name for name, outcome in outcomes.items() if outcome is Outcome.PASS}
+    assert passed == {"config", "tokenizer", "chat_template"}
+    assert {"names", "values", "reload"} <= {n for n, o in outcomes.items() if o is Outcome.NOT_EVALUATED}
+    assert part(verdict, "reload").reason == "no weights can be read (see files)"
+    assert any(proof.path == str(export / "config.json") for proof in verdict.evidence)
+
+
 def test_an_original_whose_configuration_is_no_json_decides_nothing(release: Path, tmp_path: Path) -> None:
     broken = _copy(release, tmp_path / "broken")
     (broken / "config.json").write_text("[1]")

@@ -8,7 +8,12 @@ from checks.references.checkpoints.expectation import Expectation, is_tied
 from checks.references.checkpoints.folder import VOCABULARIES, Checkpoint
 from checks.references.checkpoints.header import Unreadable
 from checks.references.checkpoints.reload import Reloaded, reload
-from checks.references.checkpoints.tokenizer_files import compare_chat_templates, compare_tokenizers
+from checks.references.checkpoints.tokenizer_files import (
+    chat_templates,
+    compare_chat_templates,
+    compare_tokenizers,
+    lost_tokenizer,
+)
 from checks.references.checkpoints.tokenizer_loading import compare_loaded
 from checks.rules import MAX_PROBLEMS_LISTED
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
@@ -129,6 +134,9 @@ def _tokenizer(original: Checkpoint, export: Checkpoint, expected: Expectation) 
 
 def _chat_template(original: Checkpoint, export: Checkpoint, _: Expectation) -> Part:
     problems, notes, count = compare_chat_templates(original, export)
+    if lost_tokenizer(original, export) and not chat_templates(export) and problems:
+        reason = "the export has no tokenizer, and no chat template follows from that (see tokenizer)"
+        return Part(name="chat_template", outcome=Outcome.NOT_EVALUATED, reason=reason)
     if not count and not problems:
         return not_applicable("chat_template", "the original has no chat template")
     coverage = Coverage(judged=count, total=count, unit="templates") if count else None
@@ -140,7 +148,8 @@ def reload_part(original: Checkpoint, export: Checkpoint) -> Part:
     try:
         config = export.json("config.json")
         if config is None:
-            return part("reload", [_missing("config.json")])
+            reason = "the export has no config.json, and nothing loads without it (see config)"
+            return Part(name="reload", outcome=Outcome.NOT_EVALUATED, reason=reason)
         loaded = reload(export.path, config, export.nbytes)
         clean = not (loaded.missing or loaded.unexpected or loaded.mismatched or loaded.error)
         before = Reloaded() if clean else _reload_of_release(original)

@@ -1,13 +1,19 @@
 """Opens what an export check was given: the release, an export folder or the run that wrote one."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
 from checks.errors import BadInput, Inconclusive, NotEvaluated
 from checks.records.runs import RunFolder, is_run_folder
-from checks.references.checkpoints.folder import DOCUMENTS, SINGLE, Checkpoint, open_checkpoint
+from checks.references.checkpoints.folder import (
+    DOCUMENTS,
+    SINGLE,
+    Checkpoint,
+    open_checkpoint,
+    read_documents,
+)
 from checks.references.checkpoints.header import Unreadable, open_regular
 from checks.references.checkpoints.merging import WEIGHTS
 from checks.rules import FULL_DIGEST_BYTES
@@ -20,11 +26,20 @@ _ADAPTER_SUFFIXES = (".json", ".safetensors", ".bin", ".pt")
 
 @dataclass(frozen=True)
 class Opened:
-    """An export that was opened, or the problem that kept it from being so."""
+    """An export that was opened, or the problem that kept it from being so.
+
+    ``documents``: its small files alone, where the weights cannot be read.
+    """
 
     checkpoint: Checkpoint | None
     problems: tuple[Problem, ...] = ()
     run: RunFolder | None = None
+    documents: Checkpoint | None = None
+
+    @property
+    def readable(self) -> Checkpoint | None:
+        """Whatever of it can be read."""
+        return self.checkpoint or self.documents
 
 
 def open_reference(folder: Path, role: str) -> Checkpoint:
@@ -83,8 +98,8 @@ def _open_run(run: RunFolder) -> Opened:
     for name in run.files(f"{run.job.output}/"):
         run.verified(name)
     opened = _open_folder(run.output) if run.output.is_dir() else _nothing(run.output)
-    _refuse_unsealed(run, opened.checkpoint)
-    return Opened(opened.checkpoint, opened.problems, run)
+    _refuse_unsealed(run, opened.readable)
+    return replace(opened, run=run)
 
 
 def _refuse_unsealed(run: RunFolder, checkpoint: Checkpoint | None) -> None:
@@ -189,7 +204,19 @@ def _open_folder(folder: Path) -> Opened:
             else "look at how the exporter wrote this file, and export again"
         )
         problem = Problem(code=code, message=str(error), place=Place(file=error.file), next_step=step)
-        return Opened(None, (problem,))
+        return Opened(None, (problem,), documents=_documents(folder))
+
+
+def _documents(folder: Path) -> Checkpoint | None:
+    """A checkpoint of the small files alone; None where these cannot be read, or no configuration is there.
+
+    A folder without a configuration is no export whose small files could be right or wrong.
+    """
+    try:
+        found = read_documents(folder)
+    except Unreadable:
+        return None
+    return Checkpoint(folder, {}, found) if "config.json" in found else None
 
 
 def _nothing(folder: Path) -> Opened:
@@ -204,8 +231,8 @@ def _nothing(folder: Path) -> Opened:
     held = f"; it holds {', '.join(others)}, which are never unpickled" if others else ""
     message = f"the export holds no safetensors weights{held}"
     step = "name the folder that holds them, or set the exporter to write safetensors"
-    place = Place(file=SINGLE)
-    return Opened(None, (Problem(code="nothing-written", message=message, place=place, next_step=step),))
+    problem = Problem(code="nothing-written", message=message, place=Place(file=SINGLE), next_step=step)
+    return Opened(None, (problem,), documents=_documents(folder))
 
 
 def evidence(checkpoint: Checkpoint, role: str) -> list[Evidence]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from checks.references.checkpoints.folder import Checkpoint
+from checks.references.checkpoints.folder import VOCABULARIES, Checkpoint
 from checks.references.checkpoints.header import Unreadable
 from checks.references.checkpoints.vocabularies import compare_vocabularies, differs, missing
 from checks.verdict import Place, Problem
@@ -49,6 +49,10 @@ def compare_tokenizers(original: Checkpoint, export: Checkpoint) -> tuple[list[P
     (`tokenizer_loading`). Raises `Unreadable` for a file of either side that cannot be read.
     """
     problems, notes, compared = compare_vocabularies(original, export)
+    if lost := lost_tokenizer(original, export):
+        first, *others = lost
+        more = f"; {', '.join(others)} with it: the exporter wrote no tokenizer" if others else ""
+        return [missing(first, more)], notes, len(compared)
     if SETTINGS_FILE in original.documents and SETTINGS_FILE not in export.documents:
         return [*problems, missing(SETTINGS_FILE)], notes, len(compared)
     left, right = _settings(original), _settings(export)
@@ -63,6 +67,12 @@ def compare_tokenizers(original: Checkpoint, export: Checkpoint) -> tuple[list[P
     if only_one:
         notes.append(f"{SETTINGS_FILE}: in one of the two only: {', '.join(only_one[:20])}")
     return problems, notes, len(compared) + (SETTINGS_FILE in original.documents)
+
+
+def lost_tokenizer(original: Checkpoint, export: Checkpoint) -> list[str]:
+    """The release's tokenizer files where the export has not one of them: one cause, whatever follows."""
+    held = [name for name in (*VOCABULARIES, SETTINGS_FILE) if name in original.documents]
+    return [] if any(name in export.documents for name in held) else held
 
 
 def _settings(side: Checkpoint) -> dict[str, Any]:

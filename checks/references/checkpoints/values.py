@@ -15,11 +15,12 @@ from checks.references.checkpoints.comparing import (
 from checks.references.checkpoints.differences import Kind, classify
 from checks.references.checkpoints.expectation import Wanted
 from checks.references.checkpoints.formats import FORMATS, Floats
+from checks.references.checkpoints.grids import coarser_grid
 from checks.references.checkpoints.header import Unreadable
 from checks.references.checkpoints.layouts import Group, Plain, Rounded, Values, groups
 from checks.references.checkpoints.naming import place_of
 from checks.references.checkpoints.tensors import Tensor
-from checks.rules import TRAINED_SHARE
+from checks.rules import COARSE_GRID_TENSORS, TRAINED_SHARE
 from checks.verdict import Measurement, Outcome, Place, Problem
 
 Pairs = dict[str, tuple[Wanted, Tensor]]
@@ -318,16 +319,37 @@ def _index(mismatch: Mismatch) -> str:
 
 def _looks_trained(plain: list[Mismatch], floats: int) -> Problem:
     largest = max(plain, key=lambda mismatch: mismatch.change)
+    quantised = _looks_quantised(plain)
+    looks = "looks quantised" if quantised else "looks trained"
     return Problem(
         code="looks-trained",
         outcome=Outcome.INCONCLUSIVE,
         message=(
-            f"looks trained: {len(plain)} of {floats} floating-point tensors differ, none as a fault would,"
-            f" the most by a relative change of {largest.change:.3g}"
+            f"{looks}: {len(plain)} of {floats} floating-point tensors differ, none as a fault would,"
+            f"{quantised} the most by a relative change of {largest.change:.3g}"
         ),
         place=Place(file=largest.tensor.file or None, tensor=largest.entry.name),
-        next_step="name the checkpoint that training ended with as --trained, or export after a step at lr 0",
+        next_step=_QUANTISED_STEP if quantised else _TRAINED_STEP,
     )
+
+
+_TRAINED_STEP = "name the checkpoint that training ended with as --trained, or export after a step at lr 0"
+_QUANTISED_STEP = (
+    "look for a cast to 8 or 4 bits on the exporter's way and export without it; if the values were trained "
+    "too, name the checkpoint that training ended with as --trained"
+)
+
+
+def _looks_quantised(plain: list[Mismatch]) -> str:
+    """The coarser grid that most of the largest changed matrices lie on, in words; empty without one."""
+    matrices = [mismatch for mismatch in plain if len(mismatch.entry.shape) > 1]
+    matrices.sort(key=lambda mismatch: -mismatch.tensor.nbytes)
+    looked = matrices[:COARSE_GRID_TENSORS]
+    grids = [grid for m in looked if (grid := coarser_grid(m.entry.values, Plain(m.tensor)))]
+    if 2 * len(grids) <= len(looked):
+        return ""
+    shown = max(grids, key=grids.count)
+    return f" {len(grids)} of the {len(looked)} largest lie on a coarser grid ({shown}),"
 
 
 def value_measurements(result: ValuesResult) -> tuple[Measurement, ...]:

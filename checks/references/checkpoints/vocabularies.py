@@ -47,9 +47,9 @@ def compare_vocabularies(
     return problems, notes, compared
 
 
-def missing(name: str) -> Problem:
-    """A tokenizer file that the release has and the export has not."""
-    message = f"{name} is missing from the export"
+def missing(name: str, more: str = "") -> Problem:
+    """A tokenizer file that the release has and the export has not; ``more`` says what went with it."""
+    message = f"{name} is missing from the export{more}"
     return Problem(code="file-missing", message=message, place=Place(file=name), next_step=STEP)
 
 
