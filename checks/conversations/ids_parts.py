@@ -40,20 +40,20 @@ def _hole_problems(case: Rows, epochs: Epochs) -> list[Problem]:
     """Tokens inside a row that the attention mask hides from the others, in any epoch."""
     rows = {(each.document.sequence.index, each.document.number): each.row for each in epochs.pairs}
     return [
-        _hole(document, rows.get((document.sequence.index, document.number)), at)
+        _hole(case, document, rows.get((document.sequence.index, document.number)), at)
         for document in case.documents
         if (at := document.hole) is not None
     ]
 
 
-def _hole(document: Document, row: ExpectedRow | None, at: int) -> Problem:
+def _hole(case: Rows, document: Document, row: ExpectedRow | None, at: int) -> Problem:
     token = at - document.start
     return Problem(
         code="attention-masked",
         message="the attention mask leaves out a token inside the row",
         place=place_of(document, row, token, row.message_at(token) if row else None),
         expected="attention 1 from the row's first token to its last",
-        found=f"attention 0 at token id {int(document.sequence.ids[at])}",
+        found=f"attention 0 at {case.tokenizer.words(int(document.sequence.ids[at]))}",
         next_step="mask padding by its place, not by its id: a pad token that is also the stop token hides "
         "every real one",
     )

@@ -28,7 +28,7 @@ def labels_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
         )
     problems = [*weight_problems(case), *outside_problems(case, epochs), *unlabelled_problems(epochs)]
     for row in rows:
-        problems += label_problems(row)
+        problems += label_problems(row, case.tokenizer)
         problems += undecided_problems(row)
     turns = [
         turn for row in rows for turn in row.pair.row.turns if turn.supervised and turn.tokens[0] < row.kept

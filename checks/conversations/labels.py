@@ -10,6 +10,7 @@ from checks.records.documents import Document
 from checks.records.rows import IGNORED
 from checks.references.expected import EITHER, MUST, MUST_NOT, STOP, ExpectedRow, Turn
 from checks.references.spans import Stop
+from checks.references.tokenization import ReleaseTokenizer
 from checks.verdict import Outcome, Place, Problem
 
 Bools = npt.NDArray[np.bool_]
@@ -73,7 +74,7 @@ def labelled(pair: Pair) -> LabelledRow | None:
     )
 
 
-def label_problems(row: LabelledRow) -> list[Problem]:
+def label_problems(row: LabelledRow, tokenizer: ReleaseTokenizer) -> list[Problem]:
     """What is wrong with the labels of one row."""
     must, may = row.mask == MUST, row.mask != MUST_NOT
     if not must.any() and not row.supervised.any():
@@ -83,7 +84,7 @@ def label_problems(row: LabelledRow) -> list[Problem]:
     shifted = _shifted(row, must)
     if shifted:
         return [shifted]
-    problems = _value_problems(row)
+    problems = _value_problems(row, tokenizer)
     for start, end in runs((row.mask == MUST) & ~row.supervised)[:_MAX_RUNS]:
         problems.append(_missing(row, start, end))
     for start, end in runs(row.supervised & ~may)[:_MAX_RUNS]:
@@ -166,15 +167,15 @@ def _shift_problem(row: LabelledRow, must: Bools, message: str, words: str) -> P
     )
 
 
-def _value_problems(row: LabelledRow) -> list[Problem]:
+def _value_problems(row: LabelledRow, tokenizer: ReleaseTokenizer) -> list[Problem]:
     wrong = row.supervised & (row.labels != row.ids)
     return [
         Problem(
             code="token-wrongly-supervised",
             message=f"the label is another token than the one at its place ({end - start} such labels)",
             place=row.place(start, _turn_at(row, start)),
-            expected=str(int(row.ids[start])),
-            found=str(int(row.labels[start])),
+            expected=tokenizer.words(int(row.ids[start])),
+            found=tokenizer.words(int(row.labels[start])),
             next_step="labels are the row's own tokens, or -100: look at what fills them",
         )
         for start, end in runs(wrong)[:1]

@@ -296,11 +296,5 @@ def stop_names(tokenizer: ReleaseTokenizer, stops: StopTokens) -> str:
 
 
 def describe(tokenizer: ReleaseTokenizer, ids: Any) -> str:
-    """A few tokens in words, for a message: id and text."""
-    parts = [
-        f"{int(number)} {tokenizer.tokenizer.id_to_token(int(number)) or '(not in the vocabulary)'!r}"
-        if number >= 0
-        else f"{int(number)} (negative)"
-        for number in ids[:6]
-    ]
-    return ", ".join(parts)
+    """A few tokens for a message: each with its id and its text."""
+    return ", ".join(tokenizer.words(int(number)) for number in ids[:6])

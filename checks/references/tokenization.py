@@ -24,6 +24,19 @@ _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token
 _SEGMENT_SAFE = {"Sequence", "Split", "ByteLevel", "Digits", "NFC", "NFD", "NFKC", "NFKD", "Replace"}
 
 
+def _byte_alphabet() -> dict[str, int]:
+    """The characters of byte-level vocabularies, each with its byte.
+
+    Printable Latin-1 stands for itself, the other bytes for U+0100 and on, in their order (GPT-2).
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_alphabet()
+
+
 @dataclass(frozen=True)
 class StopTokens:
     """The ids that end a generation, and the file that names them."""
@@ -104,6 +117,24 @@ class ReleaseTokenizer:
                 self._tails.clear()
             self._tails[text] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return self._tails[text]
+
+    def words(self, number: int) -> str:
+        """An id with its text as a reader reads it, e.g. ``264 ' a'``; blanks and controls as escapes.
+
+        Bytes that are no text alone (a part of a character) stand as bytes.
+        """
+        spelling = self.tokenizer.id_to_token(number) if number >= 0 else None
+        if spelling is None:
+            return f"{number} ({'negative' if number < 0 else 'not in the vocabulary'})"
+        if number in self.added:
+            return f"{number} {self.added[number]!r}"
+        # A decoder may strip a blank where a text begins, so the token is read behind itself.
+        once, twice = (self.tokenizer.decode([number] * n, skip_special_tokens=False) for n in (1, 2))
+        text = twice[len(once) :]
+        if "\ufffd" not in text:
+            return f"{number} {text!r}"
+        raw = [_BYTE_OF[character] for character in spelling if character in _BYTE_OF]
+        return f"{number} {bytes(raw) if len(raw) == len(spelling) else spelling!r}"
 
     def control_text(self, text: str) -> str | None:
         """The first added token that a text holds literally (blank ones, which are plain text, aside)."""

@@ -3,27 +3,9 @@
 import copy
 from pathlib import Path
 
-import pytest
-
 from checks.verdict import Caught, Outcome
 from tests.checks import tiny_release
 from tests.checks.judged_rows import Row, failures, judged, only, pad, part
-from tests.checks.tiny_release import write_release
-
-
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_release(tmp_path_factory.mktemp("release"))
-
-
-@pytest.fixture(scope="module")
-def clean() -> list[Row]:
-    return tiny_release.rows()
-
-
-@pytest.fixture
-def rows(clean: list[Row]) -> list[Row]:
-    return copy.deepcopy(clean)
 
 
 def test_a_clean_single_pass_dump_passes(tmp_path: Path, release: Path, rows: list[Row]) -> None:
@@ -179,3 +161,12 @@ def test_rows_that_fit_nothing_show_no_order(tmp_path: Path, release: Path, rows
     assert verdict.outcome is Outcome.FAIL
     for name in ("ids/order", "ids/coverage"):
         assert part(verdict, name).outcome is Outcome.NOT_EVALUATED
+
+
+def test_tokens_are_told_as_text(tmp_path: Path, release: Path, rows: list[Row]) -> None:
+    at = rows[1]["input_ids"].index(tiny_release.tokenizer().token_to_id("Ċ"))
+    rows[1]["input_ids"][at] = tiny_release.tokenizer().token_to_id("Ġ")
+    problem = only(judged(tmp_path, release, rows), "ids/content", "content-differs")
+    newline, blank = (tiny_release.tokenizer().token_to_id(text) for text in ("Ċ", "Ġ"))
+    assert str(problem.expected).startswith(f"{newline} '\\n', ")
+    assert str(problem.found).startswith(f"{blank} ' ', ")

@@ -15,21 +15,6 @@ from tests.checks.tiny_release import write_release
 PAD, STOP = (tiny_release.tokenizer().token_to_id(text) for text in ("<pad>", "<|end|>"))
 
 
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_release(tmp_path_factory.mktemp("release"))
-
-
-@pytest.fixture(scope="module")
-def clean() -> list[Row]:
-    return tiny_release.rows()
-
-
-@pytest.fixture
-def rows(clean: list[Row]) -> list[Row]:
-    return copy.deepcopy(clean)
-
-
 def masked_by_id(each: Row, token: int) -> Row:
     return each | {"attention_mask": [int(found != token) for found in each["input_ids"]]}
 

@@ -13,21 +13,6 @@ from tests.checks.judged_rows import Row, failures, judged, only, part
 from tests.checks.tiny_release import WORKLOAD, write_record, write_release, write_workload
 
 
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_release(tmp_path_factory.mktemp("release"))
-
-
-@pytest.fixture(scope="module")
-def clean() -> list[Row]:
-    return tiny_release.rows()
-
-
-@pytest.fixture
-def rows(clean: list[Row]) -> list[Row]:
-    return copy.deepcopy(clean)
-
-
 def reply(each: Row) -> list[int]:
     return [n for n, label in enumerate(each["labels"]) if label != -100]
 

@@ -1,6 +1,5 @@
 """Padding and packing in the data check."""
 
-import copy
 from pathlib import Path
 
 import pytest
@@ -9,21 +8,6 @@ from checks.verdict import Caught, Outcome
 from tests.checks import tiny_release
 from tests.checks.judged_rows import Row, failures, judged, only, pad, part
 from tests.checks.tiny_release import write_release
-
-
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_release(tmp_path_factory.mktemp("release"))
-
-
-@pytest.fixture(scope="module")
-def clean() -> list[Row]:
-    return tiny_release.rows()
-
-
-@pytest.fixture
-def rows(clean: list[Row]) -> list[Row]:
-    return copy.deepcopy(clean)
 
 
 @pytest.mark.parametrize("left", [False, True])

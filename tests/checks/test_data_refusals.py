@@ -1,6 +1,5 @@
 """What the data check cannot judge, and what it cannot use."""
 
-import copy
 import json
 from pathlib import Path
 
@@ -12,21 +11,6 @@ from checks.verdict import Outcome
 from tests.checks import tiny_release
 from tests.checks.judged_rows import Row, judged, only, part
 from tests.checks.tiny_release import write_release, write_rows, write_workload
-
-
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_release(tmp_path_factory.mktemp("release"))
-
-
-@pytest.fixture(scope="module")
-def clean() -> list[Row]:
-    return tiny_release.rows()
-
-
-@pytest.fixture
-def rows(clean: list[Row]) -> list[Row]:
-    return copy.deepcopy(clean)
 
 
 def test_a_release_without_template_is_not_evaluated(tmp_path: Path, rows: list[Row]) -> None:

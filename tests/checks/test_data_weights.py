@@ -11,24 +11,9 @@ from checks.verdict import Outcome
 from tests.checks import tiny_release
 from tests.checks.judged_rows import Row, failures, judged, only, pad, part
 from tests.checks.records.test_rows import save_to_disk
-from tests.checks.tiny_release import write_record, write_release, write_rows
+from tests.checks.tiny_release import write_record, write_rows
 
 PAD = tiny_release.tokenizer().token_to_id("<pad>")
-
-
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_release(tmp_path_factory.mktemp("release"))
-
-
-@pytest.fixture(scope="module")
-def clean() -> list[Row]:
-    return tiny_release.rows()
-
-
-@pytest.fixture
-def rows(clean: list[Row]) -> list[Row]:
-    return copy.deepcopy(clean)
 
 
 def with_weights(rows: list[Row], value: float, name: str = "loss_weights") -> list[Row]:

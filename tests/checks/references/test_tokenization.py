@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from checks.errors import NotEvaluated
 from checks.references.tokenization import ReleaseTokenizer, stop_tokens
@@ -41,6 +41,24 @@ def test_stop_ids_are_the_releases(tmp_path: Path) -> None:
     (release / "generation_config.json").unlink()
     found = stop_tokens(release, loaded)
     assert (found.ids, found.named_by_release) == ({end}, False)
+
+
+def test_a_token_is_told_as_its_text(tmp_path: Path) -> None:
+    loaded = ReleaseTokenizer.load(write_release(tmp_path))
+    ids = loaded.tokenizer.token_to_id
+    for spelling, text in (("Ġ", " "), ("Ċ", "\n"), ("a", "a"), ("ĉ", "\t"), ("<|end|>", "<|end|>")):
+        assert loaded.words(ids(spelling)) == f"{ids(spelling)} {text!r}"
+    half = loaded.tokenizer.encode("é", add_special_tokens=False).ids
+    assert [loaded.words(number).partition(" ")[2] for number in half] == ["b'\\xc3'", "b'\\xa9'"]
+    assert loaded.words(-1) == "-1 (negative)"
+    assert loaded.words(9999) == "9999 (not in the vocabulary)"
+
+
+def test_a_blank_that_a_decoder_strips_is_told() -> None:
+    made = Tokenizer(models.WordLevel({"▁how": 0, "▁": 1, "s": 2}, unk_token="s"))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    loaded = ReleaseTokenizer(made, {}, segment_safe=False)
+    assert [loaded.words(number) for number in range(3)] == ["0 ' how'", "1 ' '", "2 's'"]
 
 
 def test_control_text_is_found_and_plain_text_is_not(tmp_path: Path) -> None:
