@@ -34,6 +34,7 @@ class Job(Frozen):
     plants: tuple[str, ...] = Field((), description="hooks that plant a fault; empty in a real run")
     world_size: int = 1
     time_limit_s: float = 0.0
+    log_bytes: int = Field(0, description="kept of each stream of a rank; 0: the recorder's own limit")
     system_version: str = ""
     approval: str = "none"
     engine: str = "foreground"
@@ -50,6 +51,8 @@ class Exit(Frozen):
     host: str = ""
     started: str = ""
     ended: str = ""
+    stopped: bool = Field(False, description="it was told to stop: it is not the rank that failed first")
+    reason: str = Field("", description="how it ended, in words")
 
     @property
     def clean(self) -> bool:
@@ -136,7 +139,7 @@ class RunFolder:
 
     def exits(self) -> list[Exit]:
         """One per rank that left an exit file, by rank."""
-        return [Exit.model_validate(read_json(self.verified(name))) for name in self.files("exit/")]
+        return [Exit.model_validate(read_json(self.verified(name))) for name in self.files("exit/rank-")]
 
     def rank_folders(self) -> list[str]:
         """``records/rank-00000`` ... of every rank that recorded anything."""

@@ -83,9 +83,10 @@ def print_ranks(out: "Console", folder: "RunFolder") -> None:
 
 
 def log_of(folder: "RunFolder", rank: int) -> Path:
-    """The log in which a rank said what was wrong; what it printed, when it said nothing."""
-    errors, printed = (folder.path / "logs" / f"rank-{rank:05d}.{kind}" for kind in ("err", "out"))
-    return errors if _last_lines(errors) or not _last_lines(printed) else printed
+    """The log in which a rank said what was wrong; what it printed, or its launcher, when it said nothing."""
+    names = (f"rank-{rank:05d}.err", f"rank-{rank:05d}.out", "launcher.err")
+    logs = [folder.path / "logs" / name for name in names]
+    return next((log for log in logs if _last_lines(log)), logs[0])
 
 
 def _last_lines(path: Path) -> list[str]:

@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue
 
 import checks
 from checks.records.runs import Job
-from checks.references.packs import Pack, Setting, load_pack, pack_files
+from checks.references.packs import Pack, Setting, load_pack
 from checks.verdict import Frozen
 from plumbline_mcp.engines.procedures import PROCEDURES, Procedure, load_procedure
 from plumbline_mcp.errors import UsageError
@@ -42,7 +42,7 @@ class Prepared(Frozen):
     """A launch whose every value was checked; nothing is on disk yet."""
 
     launch: Launch
-    pack_folder: Path
+    sources: dict[str, Path]
     pack_digest: str
     script: Path
     job: Job
@@ -61,25 +61,33 @@ def prepare(launch: Launch, run_id: str) -> Prepared:
         if not path.is_file():
             raise UsageError(f"there is no plant {path}", "name a Python file")
     plants = tuple(f"hooks/plants/{number:02d}_{path.name}" for number, path in enumerate(launch.plants))
+    settings = checked_settings(pack, procedure.name, launch.settings)
     job = Job(
         run_id=run_id,
         procedure=procedure.name,
         framework=pack.name,
         target={**launch.target, "framework": pack.name, "module": pack.about.framework.module},
-        settings=checked_settings(pack, procedure.name, launch.settings),
+        settings=settings,
         inputs=_checked_inputs(procedure, launch.inputs),
         interpreter=str(interpreter),
         plants=plants,
+        world_size=_world_size(settings),
         time_limit_s=launch.time_limit_s or procedure.time_limit_s,
         system_version=str(system_version()),
     )
     return Prepared(
         launch=launch,
-        pack_folder=pack.folder,
+        sources=pack.sources(),
         pack_digest=pack.digest,
         script=PROCEDURES / procedure.script,
         job=job,
     )
+
+
+def _world_size(settings: dict[str, JsonValue]) -> int:
+    """The setting ``ranks``; a procedure that has none is one process."""
+    ranks = settings.get("ranks", 1)
+    return ranks if isinstance(ranks, int) else 1
 
 
 def _checked_inputs(procedure: Procedure, inputs: dict[str, Path]) -> dict[str, str]:
@@ -119,6 +127,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "float": (int, float),
     "bool": bool,
     "str": str,
+    "list": list,
     "object": dict,
 }
 
@@ -157,10 +166,10 @@ def _write_hooks(prepared: Prepared, run: Path) -> None:
     (hooks / "plumbline_recorder").mkdir()
     for path in sorted(RECORDER.glob("*.py")):
         shutil.copy(path, hooks / "plumbline_recorder" / path.name)
-    for name in pack_files(prepared.pack_folder):
+    for name, path in prepared.sources.items():
         copy = hooks / "binding" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(prepared.pack_folder / name, copy)
+        shutil.copy(path, copy)
     for name, path in zip(prepared.job.plants, prepared.launch.plants, strict=True):
         shutil.copy(path, run / name)
 
@@ -174,23 +183,32 @@ def render(job: Job, run: Path, script: str) -> str:
 
 
 def job_variables(job: Job, run: Path) -> dict[str, str]:
-    """The whole environment of a job: it writes caches into scratch, reaches no hub and sees no device."""
+    """The whole environment of a job: it writes caches into scratch, reaches no hub and sees no device.
+
+    ``PLUMBLINE_RUN`` marks every process of the job, so that one that left its session is found again.
+    """
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
-    return passed | {
-        "PATH": f"{Path(job.interpreter).parent}:/usr/local/bin:/usr/bin:/bin",
-        "HOME": f"{run}/scratch/home",
-        "TMPDIR": f"{run}/scratch/tmp",
-        "XDG_CACHE_HOME": f"{run}/scratch/cache",
-        "HF_HOME": f"{run}/scratch/cache/huggingface",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "CUDA_VISIBLE_DEVICES": "",
-        "LANG": "C.UTF-8",
-        "TZ": "UTC",
-    }
+    loopback = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"} if job.world_size > 1 else {}
+    return (
+        passed
+        | loopback
+        | {
+            "PATH": f"{Path(job.interpreter).parent}:/usr/local/bin:/usr/bin:/bin",
+            "PLUMBLINE_RUN": str(run),
+            "HOME": f"{run}/scratch/home",
+            "TMPDIR": f"{run}/scratch/tmp",
+            "XDG_CACHE_HOME": f"{run}/scratch/cache",
+            "HF_HOME": f"{run}/scratch/cache/huggingface",
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "HF_DATASETS_OFFLINE": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "CUDA_VISIBLE_DEVICES": "",
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+        }
+    )
 
 
 def _sha256(content: bytes) -> str:

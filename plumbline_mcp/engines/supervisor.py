@@ -17,6 +17,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 POLL_S = 0.05
 GRACE_S = 3.0
@@ -36,14 +37,16 @@ class Supervisor:
 
     def __init__(self, run: Path, time_limit_s: float) -> None:
         self.run = run
+        self.ranks = int(json.loads((run / "job.json").read_text(encoding="utf-8"))["world_size"])
         self.deadline = time.monotonic() + time_limit_s
         self.cancelled = False
         self.timed_out = False
+        self.hung: set[int] = set()
         self.status: int | None = None
         self.started = _now()
         signal.signal(signal.SIGTERM, self._stop)
         with contextlib.ExitStack() as stack:
-            logs = [run / "logs" / f"rank-00000.{end}" for end in ("out", "err")]
+            logs = [run / "logs" / f"launcher.{end}" for end in ("out", "err")]
             streams = [stack.enter_context(path.open("xb")) for path in logs]
             self.process = subprocess.Popen(
                 ["/bin/bash", run / "job.sh"],
@@ -59,6 +62,7 @@ class Supervisor:
         while self.status is None and not self.cancelled:
             if time.monotonic() > self.deadline:
                 self.timed_out = True
+                self.hung = self._without_exit()
                 break
             self._reap()
             readable, _, _ = select.select([0], [], [], POLL_S)
@@ -80,22 +84,39 @@ class Supervisor:
             self._wait(GRACE_S, again=number is signal.SIGKILL)
         return not self._reap()
 
-    def write_exit(self) -> None:
-        """Write ``exit/rank-00000.json``."""
-        code = os.waitstatus_to_exitcode(self.status) if self.status is not None else None
-        record = {
-            "rank": 0,
+    def write_exits(self) -> None:
+        """Complete ``exit/``: a rank without a file was killed; one there at the time limit hung."""
+        for rank in range(self.ranks):
+            path = self.run / "exit" / f"rank-{rank:05d}.json"
+            record = self._missing_exit(rank) if not path.is_file() else {}
+            if self.timed_out and (record or rank in self.hung):
+                record = record or json.loads(path.read_text(encoding="utf-8"))
+                record["timed_out"] = True
+            if record:
+                temporary = path.with_suffix(".part")
+                temporary.write_text(json.dumps(record), encoding="utf-8")
+                temporary.rename(path)
+
+    def _missing_exit(self, rank: int) -> dict[str, Any]:
+        """What is known of a rank without an exit file; of a lone one the launcher tells code or signal."""
+        alone = self.ranks == 1 and self.status is not None
+        code = os.waitstatus_to_exitcode(self.status) if alone and self.status is not None else None
+        return {
+            "rank": rank,
             "code": code if code is not None and code >= 0 else None,
             "signal": -code if code is not None and code < 0 else None,
-            "timed_out": self.timed_out,
+            "timed_out": False,
             "host": os.uname().nodename,
             "started": self.started,
             "ended": _now(),
+            "stopped": False,
+            "reason": "no exit file: the rank was killed, or did not start",
         }
-        path = self.run / "exit" / "rank-00000.json"
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps(record), encoding="utf-8")
-        temporary.rename(path)
+
+    def _without_exit(self) -> set[int]:
+        return {
+            rank for rank in range(self.ranks) if not (self.run / "exit" / f"rank-{rank:05d}.json").is_file()
+        }
 
     def _stop(self, *_: object) -> None:
         self.cancelled = True
@@ -158,7 +179,7 @@ def main() -> int:
     supervisor.follow()
     if not supervisor.end():
         return NOT_GONE
-    supervisor.write_exit()
+    supervisor.write_exits()
     return 0
 
 

@@ -35,6 +35,14 @@ choices = ["up", "down"]
 description = "which way"
 citation = { document = "the manual", version = "1" }
 [[setting]]
+name = "ranks"
+procedures = ["export"]
+status = "supported"
+type = "int"
+minimum = 1
+description = "how many processes"
+citation = { document = "the manual", version = "1" }
+[[setting]]
 name = "fast"
 procedures = ["export"]
 status = "refused"

@@ -104,6 +104,7 @@ def test_a_job_sees_only_allow_listed_variables(
     seen = json.loads((folder.output / "seen.json").read_text())
     assert set(seen) - {"OMP_NUM_THREADS", "LD_LIBRARY_PATH", "PWD", "SHLVL", "_", "LC_CTYPE"} == {
         "PATH",
+        "PLUMBLINE_RUN",
         "HOME",
         "TMPDIR",
         "XDG_CACHE_HOME",
@@ -345,7 +346,8 @@ def test_a_supervisor_that_dies_leaves_no_sealed_run(workspace: Workspace, tmp_p
     body = f"""
     import os, pathlib, signal, time
     pathlib.Path("{tmp_path}/pid").write_text(str(os.getpid()))
-    os.kill(os.getppid(), signal.SIGKILL)
+    supervisor = int(pathlib.Path(f"/proc/{{os.getppid()}}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(supervisor, signal.SIGKILL)
     time.sleep(600)
     """
     with pytest.raises(BuildError, match="left no exit file"):

@@ -16,7 +16,8 @@ from tests.plumbline_mcp.engines.small_pack import launch
 GOLDEN = Path(__file__).with_name("job.sh.golden")
 
 
-def test_the_script_is_the_golden_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("ranks", "golden"), [(1, "job.sh.golden"), (2, "job-ranks.sh.golden")])
+def test_the_script_is_the_golden_one(monkeypatch: pytest.MonkeyPatch, ranks: int, golden: str) -> None:
     for name in ("LD_LIBRARY_PATH", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     job = Job(
@@ -24,9 +25,10 @@ def test_the_script_is_the_golden_one(monkeypatch: pytest.MonkeyPatch) -> None:
         procedure="rows",
         framework="transformers",
         interpreter="/opt/it's here/bin/python",
+        world_size=ranks,
     )
     text = render(job, Path("/data/my runs/rows-0007"), "rows.py")
-    assert text == GOLDEN.read_text()
+    assert text == GOLDEN.with_name(golden).read_text()
     subprocess.run(["bash", "-n"], input=text.encode(), check=True)
 
 
