@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar
 
 from packaging.utils import canonicalize_name
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import AfterValidator, Field, JsonValue, ValidationError
 
 import checks
 from checks.errors import BadInput
@@ -27,6 +27,18 @@ BUILT_IN = Path(checks.__file__).parent.parent / "templates" / "frameworks"
 _MAX_FILE = 2**20
 _MAX_FILES = 200
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+_SourceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+\.py$")]
+
+
+def _compiled(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+    return pattern
+
+
+_Pattern = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_compiled)]
 
 
 class Citation(Frozen):
@@ -60,7 +72,13 @@ class EnvironmentSpec(Frozen):
 class ProcedureBinding(Frozen):
     """The file of the pack that a procedure runs inside the job."""
 
-    binding: str = Field(pattern=r"^[A-Za-z0-9_]+\.py$")
+    binding: _SourceName
+
+
+class LaunchSpec(Frozen):
+    """How the framework's ranks are launched: torchrun starts one process a rank, and none for one rank."""
+
+    kind: Literal["torchrun"] = "torchrun"
 
 
 class PackFile(Frozen):
@@ -71,6 +89,10 @@ class PackFile(Frozen):
     title: str
     framework: Framework
     environment: EnvironmentSpec = EnvironmentSpec()
+    launch: LaunchSpec = LaunchSpec()
+    shares: dict[_Name, tuple[_SourceName, ...]] = Field(
+        {}, description="files of built-in packs that the bindings import, by pack"
+    )
     procedures: dict[_Name, ProcedureBinding] = {}
 
 
@@ -80,10 +102,10 @@ class Setting(Frozen):
     name: _Name
     procedures: tuple[_Name, ...] = Field(min_length=1)
     status: Literal["supported", "refused"]
-    type: Literal["int", "float", "bool", "str", "object"]
+    type: Literal["int", "float", "bool", "str", "list", "object"]
     default: JsonValue = None
     choices: tuple[str, ...] = ()
-    minimum: int | None = None
+    minimum: int | float | None = None
     description: str
     citation: Citation
 
@@ -99,11 +121,22 @@ class DeclaredExport(Frozen):
     citation: Citation
 
 
+class Decay(Frozen):
+    """Which parameters the framework documents that it does not decay; it decays every other one."""
+
+    excluded: tuple[_Pattern, ...] = Field(
+        min_length=1, description="regular expressions, searched in the lower-cased parameter name"
+    )
+    optimizers: tuple[str, ...] = Field((), description="for these optimizers only; empty: for all")
+    citation: Citation
+
+
 class SettingsFile(Frozen):
     """``settings.toml``."""
 
     setting: tuple[Setting, ...] = ()
     declared_export: tuple[DeclaredExport, ...] = ()
+    decay: tuple[Decay, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,6 +161,14 @@ class Pack:
     def procedure_settings(self, procedure: str) -> dict[str, Setting]:
         """The settings that a procedure knows, by name."""
         return {setting.name: setting for setting in self.settings.setting if procedure in setting.procedures}
+
+    def decays(self) -> tuple[Decay, ...]:
+        """Which parameters the framework documents that it does not decay."""
+        return self.settings.decay
+
+    def sources(self) -> dict[str, Path]:
+        """Every file that a job of the pack is given: name to where it lies, files of other packs among them."""
+        return _sources(self.folder, self.about)
 
     def declared_exports(self) -> tuple[DeclaredExport, ...]:
         """Export formats that the framework documents."""
@@ -156,7 +197,20 @@ def load_pack(framework: str) -> Pack:
     for procedure, entry in about.procedures.items():
         if not (folder / entry.binding).is_file():
             raise BadInput(f"{folder}: procedure {procedure} names {entry.binding}, which is not in the pack")
-    return Pack(folder.absolute(), about, settings, _digest(folder))
+    return Pack(folder.absolute(), about, settings, _digest(_sources(folder.absolute(), about)))
+
+
+def _sources(folder: Path, about: PackFile) -> dict[str, Path]:
+    """The pack's own files and those it shares. Raises `BadInput` for a name that is not there or twice there."""
+    found = {name: folder / name for name in pack_files(folder)}
+    for pack, names in about.shares.items():
+        for name in names:
+            path = BUILT_IN / pack / name
+            if name in found or not path.is_file():
+                why = "which it has itself" if name in found else "which is not there"
+                raise BadInput(f"{folder}: shares names {name} of pack {pack}, {why}")
+            found[name] = path
+    return dict(sorted(found.items()))
 
 
 def pack_files(folder: Path) -> list[str]:
@@ -200,6 +254,6 @@ def read_toml(path: Path, model: type[Model]) -> Model:
         ) from error
 
 
-def _digest(folder: Path) -> str:
-    entries = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in pack_files(folder)}
+def _digest(sources: dict[str, Path]) -> str:
+    entries = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sources.items()}
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()

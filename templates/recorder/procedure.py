@@ -1,5 +1,6 @@
 """What every procedure does first: read the job, import the plants, then the pack's binding."""
 
+import importlib
 import importlib.machinery
 import importlib.util
 import json
@@ -27,9 +28,12 @@ class Procedure:
             load(run / plant, "plumbline_plant")
 
     def binding(self) -> ModuleType:
-        """The pack's module for this procedure."""
-        name = self.job["procedure"] + ".py"
-        return load(self.run / "hooks" / "binding" / name, "plumbline_binding")
+        """The pack's module for this procedure; it finds its siblings in the package ``plumbline_binding``."""
+        folder = str(self.run / "hooks" / "binding")
+        sys.modules["plumbline_binding"] = package = ModuleType("plumbline_binding")
+        package.__path__ = [folder]
+        sys.path_importer_cache[folder] = importlib.machinery.FileFinder(folder, (_Source, [".py"]))
+        return importlib.import_module("plumbline_binding." + self.job["procedure"])
 
 
 class _Source(importlib.machinery.SourceFileLoader):

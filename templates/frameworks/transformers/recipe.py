@@ -1,0 +1,124 @@
+"""Renders a recipe's settings as the framework's own arguments, and lets its own parser read them."""
+
+import dataclasses
+import inspect
+import json
+import os
+import sys
+from pathlib import Path
+
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+SAME_NAME = ("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "seed")
+RENAMED = {
+    "batch_size": "per_device_train_batch_size",
+    "accumulation": "gradient_accumulation_steps",
+    "steps": "max_steps",
+    "epochs": "num_train_epochs",
+    "beta1": "adam_beta1",
+    "beta2": "adam_beta2",
+    "epsilon": "adam_epsilon",
+    "schedule": "lr_scheduler_type",
+    "label_smoothing": "label_smoothing_factor",
+    "average_tokens": "average_tokens_across_devices",
+}
+OPTIMIZERS = {"adamw": "adamw_torch", "sgd": "sgd", "adafactor": "adafactor"}
+
+
+def parse(job: dict, arguments: type = TrainingArguments, **more: object) -> object:
+    """The arguments of the job's recipe, read by the framework's parser from a rendered file.
+
+    ``more`` are arguments of a class derived from ``TrainingArguments``. An argument that the framework's
+    version does not have ends the job: a recipe is never trained with a setting left out.
+    """
+    values = {**render(job, arguments), **more}
+    file = Path("recipe-%s.json" % os.environ.get("RANK", "0"))
+    file.write_text(json.dumps(values, indent=1, sort_keys=True), encoding="utf-8")
+    print("recipe as rendered for %s: %s" % (arguments.__name__, json.dumps(values, sort_keys=True)))
+    (parsed,) = HfArgumentParser((arguments,)).parse_json_file(str(file))
+    return parsed
+
+
+def render(job: dict, arguments: type) -> "dict[str, object]":
+    """The settings under the names that the framework's version knows."""
+    settings = job["settings"]
+    known = {field.name for field in dataclasses.fields(arguments)}
+    values: "dict[str, object]" = {"output_dir": "trainer", "save_strategy": "no", "report_to": "none"}
+    values.update(logging_steps=1, disable_tqdm=True, use_cpu=True, dataloader_num_workers=0)
+    values.update({name: settings[name] for name in SAME_NAME if name in settings})
+    values.update({name: settings[ours] for ours, name in RENAMED.items() if ours in settings})
+    values["data_seed"] = settings["seed"]
+    values["bf16"] = settings.get("autocast", "none") == "bfloat16"
+    values.update(_order(settings, known))
+    values.update(_optimizer(settings))
+    values.update(_layout(settings, known))
+    unknown = sorted(set(values) - known)
+    if unknown:
+        refuse("%s has no argument %s" % (_version(), ", ".join(unknown)))
+    return values
+
+
+def _order(settings: dict, known: "set[str]") -> "dict[str, object]":
+    """Shuffled is the default of every version; only some can be told to keep the order."""
+    if "train_sampling_strategy" in known:
+        return {"train_sampling_strategy": "random" if settings["shuffle"] else "sequential"}
+    if not settings["shuffle"]:
+        refuse("%s has no train_sampling_strategy: its Trainer always shuffles" % _version())
+    return {}
+
+
+def _optimizer(settings: dict) -> "dict[str, object]":
+    name = settings.get("optimizer")
+    if name == "sgd":
+        return {"optim": "sgd", "optim_args": "momentum=%r" % settings["momentum"]}
+    return {"optim": OPTIMIZERS[name]} if name in OPTIMIZERS else {}
+
+
+def optimizer_class(settings: dict) -> "dict[str, object]":
+    """Trainer's argument for an optimizer that ``optim`` does not name; its groups stay Trainer's own."""
+    name = settings.get("optimizer")
+    if name not in ("adam", "muon"):
+        return {}
+    if "optimizer_cls_and_kwargs" not in inspect.signature(Trainer.__init__).parameters:
+        refuse("%s takes no optimizer class (optimizer_cls_and_kwargs)" % _version())
+    import torch
+
+    found = getattr(torch.optim, "Muon" if name == "muon" else "Adam", None)
+    if found is None:
+        refuse("torch %s has no Muon" % torch.__version__)
+    options = {"lr": settings["learning_rate"], "eps": settings["epsilon"]}
+    if name == "muon":
+        options["momentum"] = settings["momentum"]
+    else:
+        options["betas"] = (settings["beta1"], settings["beta2"])
+    return {"optimizer_cls_and_kwargs": (found, options)}
+
+
+def _layout(settings: dict, known: "set[str]") -> "dict[str, object]":
+    ranks = settings.get("ranks", 1)
+    layout = settings.get("layout", "single" if ranks == 1 else "ddp")
+    if (layout == "single") != (ranks == 1):
+        refuse("layout %s does not fit %d ranks: single is one rank, ddp and fsdp2 are more" % (layout, ranks))
+    if layout == "single":
+        return {}
+    if layout == "ddp":
+        return {"ddp_backend": "gloo"}
+    return {"ddp_backend": "gloo", **_fully_sharded()}
+
+
+def _fully_sharded() -> "dict[str, object]":
+    """FSDP2 by version: the newer take a flag and default to it, the older take a list of options."""
+    if hasattr(TrainingArguments, "_apply_legacy_fsdp_to_config"):
+        return {"fsdp": True, "fsdp_config": {"version": 2}}
+    return {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2}}
+
+
+def refuse(why: str) -> None:
+    """End the job: the framework does not take this recipe."""
+    sys.exit("refused: " + why)
+
+
+def _version() -> str:
+    import transformers
+
+    return "transformers " + transformers.__version__

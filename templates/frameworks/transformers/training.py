@@ -1,0 +1,47 @@
+"""The Trainer of a recipe, watched by the recorder."""
+
+from transformers import Trainer, TrainerCallback, set_seed
+
+from plumbline_binding.encoding import encode, make_collator, read_tokenizer, tokenizer_argument
+from plumbline_binding.model import load_model, trainable
+from plumbline_binding.recipe import optimizer_class, parse
+
+
+class Watch(TrainerCallback):
+    """Hands what the Trainer logs to the recorder and tells how far it is."""
+
+    def __init__(self, recorder: object, progress: object) -> None:
+        """Tell ``recorder`` and ``progress``."""
+        self._recorder, self._progress = recorder, progress
+
+    def on_log(self, args: object, state: object, control: object, logs: dict = None, **rest: object) -> None:
+        """The values as logged, under the step they belong to."""
+        self._recorder.logged(state.global_step, dict(logs or {}))
+
+    def on_step_end(self, args: object, state: object, control: object, **rest: object) -> None:
+        """An optimizer step is over."""
+        self._progress(state.global_step, state.max_steps, "training")
+
+
+def train(job: dict, recorder: object, progress: object) -> "list[str]":
+    """Train by the recipe. Returns what stood in for what: nothing."""
+    settings = job["settings"]
+    arguments = parse(job)
+    set_seed(arguments.seed)
+    tokenizer = read_tokenizer(job)
+    rows = encode(job, tokenizer, progress)
+    progress(0, None, "loading the release")
+    model = trainable(load_model(job), settings)
+    recorder.model(model, "built")
+    trainer = Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=rows,
+        data_collator=make_collator(tokenizer, settings),
+        callbacks=[Watch(recorder, progress)],
+        **tokenizer_argument(Trainer, tokenizer),
+        **optimizer_class(settings),
+    )
+    trainer.train()
+    recorder.model(trainer.model, "end")
+    return []
