@@ -116,8 +116,10 @@ class Check(ABC, Generic[InputsT, CaseT]):
         return (worst, problem) if worst and problem else None
 
 
-def inject(check: Check[Any, CaseT], case: CaseT) -> tuple[Injection, ...]:
+def inject(check: Check[Any, CaseT], case: CaseT, progress: Progress = silent) -> tuple[Injection, ...]:
     """Plant each of the check's faults into the smallest slice and judge it with the check's own judge."""
+    count = len(check.faults)
+    progress(0, count, "choosing the slice that faults are planted into")
     try:
         piece = check.smallest(case)
     except NotApplicable as reason:
@@ -126,7 +128,11 @@ def inject(check: Check[Any, CaseT], case: CaseT) -> tuple[Injection, ...]:
             for fault in check.faults
         )
     before = _failures(check.judge(piece, silent))
-    return tuple(_inject_one(check, piece, fault, before) for fault in check.faults)
+    injected = []
+    for number, fault in enumerate(check.faults):
+        progress(number, count, f"planting fault {number + 1} of {count}: {fault.name}")
+        injected.append(_inject_one(check, piece, fault, before))
+    return tuple(injected)
 
 
 def _inject_one(
@@ -180,7 +186,7 @@ def _verdict(check: Check[InputsT, CaseT], inputs: InputsT, progress: Progress) 
         context = check.context(inputs, case)
         parts = check.judge(case, progress)
         context = check.context(inputs, case)
-        injected = inject(check, case)
+        injected = inject(check, case, progress)
     except NotEvaluated as error:
         return _stated(check, context, Outcome.NOT_EVALUATED, error.message, error.next_step)
     except Inconclusive as error:

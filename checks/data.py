@@ -87,6 +87,7 @@ class DataCheck(Check[DataInputs, DataCase]):
     def open(self, inputs: DataInputs, progress: Progress) -> DataCase:
         """Read the rows, the workload and the release, and render the reference."""
         note = pack_note(inputs.framework)
+        progress(0, 3, "step 1 of 3: reading the recorded rows")
         run = RunFolder.open(inputs.rows) if is_run_folder(inputs.rows) else None
         recorded = read_run_rows(run) if run else None
         dump = recorded.dump if recorded else read_dump(inputs.rows)
@@ -96,7 +97,9 @@ class DataCheck(Check[DataInputs, DataCase]):
         used = settings.resolved()
         if run and used["date"] is None:
             used["date"] = run_date(run)
+        progress(1, 3, "step 2 of 3: reading the workload")
         conversations = read_workload(inputs.workload, column_names(used["columns"], "columns"))
+        progress(2, 3, "step 3 of 3: loading the release's tokenizer and template")
         tokenizer = ReleaseTokenizer.load(inputs.model)
         stops = stop_tokens(inputs.model, tokenizer)
         templates = templates_of(inputs, used, tokenizer, conversations)

@@ -193,8 +193,8 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
             return [
                 files,
                 *_weights(case, export, progress),
-                *document_parts(case.original, export, case.expected),
-                _reload(case, export),
+                *document_parts(case.original, export, case.expected, progress),
+                _reload(case, export, progress),
             ]
         except OSError as error:
             raise Inconclusive(f"a file could not be read: {error}") from error
@@ -322,10 +322,10 @@ def _adapter_part(case: ExportCase, result: ValuesResult) -> Part:
     )
 
 
-def _reload(case: ExportCase, export: Checkpoint) -> Part:
+def _reload(case: ExportCase, export: Checkpoint, progress: Progress) -> Part:
     if not case.expected.whole:
         return not_applicable("reload", "a slice of an export does not load")
-    return reload_part(case.original, export)
+    return reload_part(case.original, export, progress)
 
 
 def _injected_faults() -> list[InjectedFault[ExportCase]]:

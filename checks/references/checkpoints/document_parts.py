@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from checks.check import Progress, silent
 from checks.errors import NotEvaluated
 from checks.references.checkpoints import configs
 from checks.references.checkpoints.expectation import Expectation, is_tied
@@ -47,7 +48,9 @@ def not_applicable(name: str, reason: str) -> Part:
     return Part(name=name, outcome=Outcome.NOT_EVALUATED, applicable=False, reason=reason)
 
 
-def document_parts(original: Checkpoint, export: Checkpoint, expected: Expectation) -> list[Part]:
+def document_parts(
+    original: Checkpoint, export: Checkpoint, expected: Expectation, progress: Progress = silent
+) -> list[Part]:
     """config, generation_config, tokenizer and chat_template."""
     judges: dict[str, _Judge] = {
         "config": _config,
@@ -55,7 +58,11 @@ def document_parts(original: Checkpoint, export: Checkpoint, expected: Expectati
         "tokenizer": _tokenizer,
         "chat_template": _chat_template,
     }
-    return [_readable(name, judge, original, export, expected) for name, judge in judges.items()]
+    parts = []
+    for number, (name, judge) in enumerate(judges.items()):
+        progress(number, len(judges), f"file {number + 1} of {len(judges)}: comparing {name}")
+        parts.append(_readable(name, judge, original, export, expected))
+    return parts
 
 
 def _readable(
@@ -143,16 +150,17 @@ def _chat_template(original: Checkpoint, export: Checkpoint, _: Expectation) -> 
     return part("chat_template", problems, coverage, notes=notes)
 
 
-def reload_part(original: Checkpoint, export: Checkpoint) -> Part:
+def reload_part(original: Checkpoint, export: Checkpoint, progress: Progress = silent) -> Part:
     """What the reference implementation says when it loads the export."""
     try:
         config = export.json("config.json")
         if config is None:
             reason = "the export has no config.json, and nothing loads without it (see config)"
             return Part(name="reload", outcome=Outcome.NOT_EVALUATED, reason=reason)
+        progress(0, None, f"loading the export in transformers, {export.nbytes / 1e6:,.0f} MB")
         loaded = reload(export.path, config, export.nbytes)
         clean = not (loaded.missing or loaded.unexpected or loaded.mismatched or loaded.error)
-        before = Reloaded() if clean else _reload_of_release(original)
+        before = Reloaded() if clean else _reload_of_release(original, progress)
     except Unreadable as error:
         problem = Problem(
             code="reload-failed", message=str(error), place=Place(file=error.file), next_step=_READ_STEP
@@ -167,8 +175,9 @@ def reload_part(original: Checkpoint, export: Checkpoint) -> Part:
     return part("reload", _reload_problems(loaded, before), notes=notes)
 
 
-def _reload_of_release(original: Checkpoint) -> Reloaded:
+def _reload_of_release(original: Checkpoint, progress: Progress) -> Reloaded:
     """What the reference reports for the release; where it cannot load it: nothing it lacks, all unused."""
+    progress(0, None, f"loading the release in transformers to compare, {original.nbytes / 1e6:,.0f} MB")
     try:
         return reload(original.path, original.json("config.json") or {}, original.nbytes)
     except NotEvaluated:
