@@ -14,12 +14,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from checks.check import Progress, silent
 from plumbline_mcp import workers
@@ -80,11 +81,15 @@ def build(
     requirements: Sequence[str],
     *,
     without_dependencies: Sequence[str] = (),
+    hashes: Mapping[str, Sequence[str]] | None = None,
     python: Path | None = None,
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> Environment:
     """Build the environment, or take it from the cache. Blocks (see `build_in_worker`).
+
+    With ``hashes`` (requirement to ``algorithm:digest``) nothing is installed that they do not list, bytes
+    included (pip's ``--require-hashes``).
 
     ``without_dependencies`` are installed last and alone (pip's ``--no-deps``), whatever their metadata asks.
     ``python`` is the interpreter whose torch is linked, by default the running one. Raises `UsageError`
@@ -92,6 +97,7 @@ def build(
     """
     wanted, alone = _parsed(requirements), _parsed(without_dependencies)
     base = _describe(python or Path(sys.executable))
+    hashed = _hashed(hashes or {}, wanted, base)
     spec = {
         "format": BUILDER_FORMAT,
         "requirements": wanted,
@@ -99,6 +105,7 @@ def build(
         "torch": base.torch,
         "python": base.python,
         "machine": base.machine,
+        **({"hashes": hashed} if hashed else {}),
     }
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
     path = (cache or default_cache()).absolute() / digest[:32]
@@ -117,10 +124,18 @@ def build(
 
 
 async def build_in_worker(
-    requirements: Sequence[str], *, without_dependencies: Sequence[str] = (), progress: Progress = silent
+    requirements: Sequence[str],
+    *,
+    without_dependencies: Sequence[str] = (),
+    hashes: Mapping[str, Sequence[str]] | None = None,
+    progress: Progress = silent,
 ) -> Environment:
     """`build` on the running interpreter, in a worker: pip ends with the program, however that is stopped."""
-    payload = {"requirements": list(requirements), "without_dependencies": list(without_dependencies)}
+    payload = {
+        "requirements": list(requirements),
+        "without_dependencies": list(without_dependencies),
+        "hashes": {name: list(given) for name, given in (hashes or {}).items()},
+    }
     made = await workers.call(f"{__name__}:build_asked", payload, progress=progress)
     return Environment(Path(made["python"]), made["digest"], Path(made["path"]))
 
@@ -145,6 +160,27 @@ def _parsed(requirements: Sequence[str]) -> list[str]:
             )
         found.add(str(requirement))
     return sorted(found)
+
+
+def _hashed(hashes: Mapping[str, Sequence[str]], wanted: list[str], base: _Base) -> dict[str, list[str]]:
+    """Hashes by requirement in the canonical spelling, without torch, which is linked and never installed.
+
+    Raises `UsageError` for a requirement without a hash and for a torch that is not the base's.
+    """
+    found = {str(Requirement(name)): sorted(given) for name, given in hashes.items()}
+    for name in wanted if found else ():
+        if not found.get(name):
+            raise UsageError(f"{name} has no hash and others have", "give every requirement its hashes")
+        requirement = Requirement(name)
+        if canonicalize_name(requirement.name) != "torch":
+            continue
+        if not requirement.specifier.contains(base.torch, prereleases=True):
+            raise UsageError(
+                f"the list pins {name} and {base.executable} has torch {base.torch}, which is shared",
+                "list that torch, or name an interpreter that holds yours",
+            )
+        del found[name]
+    return found
 
 
 def _describe(python: Path) -> _Base:
@@ -216,11 +252,9 @@ def _build(
         _interpreter(path, base)
         site = next(path.glob("lib/python3*/site-packages"))
         links = _link_torch(base, site)
-        constraint = path / "constraints.txt"
-        constraint.write_text(f"torch=={base.torch}\n")
-        for step, (names, options) in enumerate(_installs(spec), start=1):
+        for step, (names, options) in enumerate(_installs(spec, path), start=1):
             progress(step, 3, f"installing {len(names)} requirements")
-            install(environment.python, names, [*options, "-c", str(constraint)], lock, progress)
+            install(environment.python, names, options, lock, progress)
         _check_links(links)
         _write_complete(path, {**spec, "digest": environment.digest, "distributions": _distributions(site)})
     except BaseException:
@@ -229,10 +263,24 @@ def _build(
     progress(3, 3, f"environment ready: {environment.python}")
 
 
-def _installs(spec: dict[str, object]) -> list[tuple[list[str], list[str]]]:
-    """The pip calls of a build: what to install and with which options."""
-    calls = [(spec["requirements"], []), (spec["without_dependencies"], ["--no-deps"])]
+def _installs(spec: dict[str, object], path: Path) -> list[tuple[list[str], list[str]]]:
+    """The pip calls of a build: what to install and with which options. None may touch the linked torch."""
+    hashes = spec.get("hashes")
+    if isinstance(hashes, dict):  # pip wants hashes of constraints too; torch is no line of the list
+        return [(sorted(hashes), ["--require-hashes", "-r", str(_write_hashed(path, hashes))])]
+    constraint = path / "constraints.txt"
+    constraint.write_text(f"torch=={spec['torch']}\n", encoding="utf-8")
+    bound = ["-c", str(constraint)]
+    calls = [(spec["requirements"], bound), (spec["without_dependencies"], ["--no-deps", *bound])]
     return [(names, options) for names, options in calls if isinstance(names, list) and names]
+
+
+def _write_hashed(path: Path, hashes: dict[str, list[str]]) -> Path:
+    """The list as pip reads it; a requirement may not be repeated on the command line."""
+    lines = (f"{name} {' '.join(f'--hash={each}' for each in given)}" for name, given in hashes.items())
+    listed = path / "requirements.txt"
+    listed.write_text("\n".join(sorted(lines)) + "\n", encoding="utf-8")
+    return listed
 
 
 def _interpreter(path: Path, base: _Base) -> None:

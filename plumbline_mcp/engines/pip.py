@@ -24,12 +24,14 @@ def install(
 ) -> None:
     """Install wheels into the environment of ``python``. Raises `BuildError` with pip's own last error.
 
+    Options that name a list (``-r``) install that; ``requirements`` then only says what it holds.
     ``lock`` is a descriptor that pip inherits, so that it stays locked while pip writes, even without us.
     """
     command = [
         *(sys.executable, "-I", *_pip(), "--python", str(python), "install"),
         *("--only-binary", ":all:", "--no-input", "--no-compile", "--progress-bar", "off"),
-        *("--disable-pip-version-check", "--no-warn-script-location", *options, *requirements),
+        *("--disable-pip-version-check", "--no-warn-script-location", *options),
+        *(() if "-r" in options else requirements),
     ]
     process = subprocess.Popen(
         command,
@@ -90,8 +92,7 @@ def _follow(process: "subprocess.Popen[str]", progress: Progress) -> deque[str]:
 
 
 def _failed(requirements: Sequence[str], tail: deque[str], code: int) -> BuildError:
-    errors = [line for line in tail if line.startswith("ERROR:")] or list(tail)
-    said = errors[-1].removeprefix("ERROR:").strip() if errors else f"exit code {code}"
+    said = _last_error(list(tail)) or f"exit code {code}"
     full = "No space left on device" in " ".join(tail)
     step = (
         "free disk space, then run it again"
@@ -99,3 +100,12 @@ def _failed(requirements: Sequence[str], tail: deque[str], code: int) -> BuildEr
         else "check the versions and that pip reaches an index (PIP_INDEX_URL, PIP_FIND_LINKS)"
     )
     return BuildError(f"pip could not install {', '.join(requirements)[:200]}: {said[:300]}", step)
+
+
+def _last_error(lines: list[str]) -> str:
+    """pip's last error; where it only announces what follows, with what follows."""
+    marked = [number for number, line in enumerate(lines) if line.startswith("ERROR:")]
+    if not marked:
+        return lines[-1] if lines else ""
+    said = lines[marked[-1]].removeprefix("ERROR:").strip()
+    return " ".join([said, *lines[marked[-1] + 1 :][:2]]) if said.endswith(":") else said

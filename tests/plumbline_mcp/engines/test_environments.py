@@ -1,6 +1,7 @@
 """The environment builder: one torch linked, the rest pinned; cached, locked, and whole or not there."""
 
 import fcntl
+import hashlib
 import io
 import json
 import os
@@ -111,6 +112,53 @@ def test_a_requirement_on_another_torch_is_refused_by_pip(base: Path, index: Pat
     with pytest.raises(BuildError, match=r"pip could not install old==1\.0"):
         build(["old==1.0"], python=base, cache=tmp_path / "cache")
     assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+    assert (site_of(base) / "torch/__init__.py").is_file()
+
+
+def hashed(*wheels: Path) -> dict[str, tuple[str, ...]]:
+    """Requirement to hash, as a list would say it; with torch, as pip freezes it."""
+    found = {"torch==9.1.0": ("sha256:" + "0" * 64,)}
+    for wheel in wheels:
+        name, version = wheel.name.split("-")[:2]
+        found[f"{name}=={version}"] = ("sha256:" + hashlib.sha256(wheel.read_bytes()).hexdigest(),)
+    return found
+
+
+def test_hashed_wheels_are_installed_beside_the_shared_torch(base: Path, index: Path, tmp_path: Path) -> None:
+    wheels = [next(index.glob(name)) for name in ("framework-3.0*", "leaf-2.0*")]
+    listed = hashed(*wheels)
+    environment = build(list(listed), hashes=listed, python=base, cache=tmp_path / "cache")
+    assert ask(environment, "import torch, leaf; print(torch.__version__, leaf.__version__)") == (
+        "9.1.0+cpu 2.0"
+    )
+    assert (site_of(environment.python) / "torch").is_symlink()
+    assert (site_of(base) / "torch/__init__.py").is_file()
+    plain = build(list(listed), python=base, cache=tmp_path / "cache")
+    assert plain.digest != environment.digest
+
+
+def test_another_wheel_than_the_hashed_one_is_refused(base: Path, index: Path, tmp_path: Path) -> None:
+    listed = hashed(next(index.glob("leaf-2.0*")))
+    write_wheel(index, "leaf", "2.0", files={"leaf/__init__.py": "__version__ = 'tampered'"})
+    with pytest.raises(BuildError, match="DO NOT MATCH THE HASHES"):
+        build(list(listed), hashes=listed, python=base, cache=tmp_path / "cache")
+
+
+def test_a_dependency_that_the_hashed_list_leaves_out_is_refused(
+    base: Path, index: Path, tmp_path: Path
+) -> None:
+    listed = hashed(next(index.glob("framework-3.0*")))
+    with pytest.raises(BuildError, match="leaf"):
+        build(list(listed), hashes=listed, python=base, cache=tmp_path / "cache")
+
+
+def test_a_hashed_list_on_another_torch_is_refused_before_pip_runs(
+    base: Path, index: Path, tmp_path: Path
+) -> None:
+    listed = {"torch==8.0": ("sha256:" + "0" * 64,), **hashed(next(index.glob("leaf-2.0*")))}
+    listed.pop("torch==9.1.0")
+    with pytest.raises(UsageError, match=r"pins torch==8\.0 .* has torch 9\.1\.0"):
+        build(list(listed), hashes=listed, python=base, cache=tmp_path / "cache")
     assert (site_of(base) / "torch/__init__.py").is_file()
 
 
