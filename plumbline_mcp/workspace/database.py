@@ -162,3 +162,29 @@ def _first(database: Database) -> None:
 @migrations(name="0002_audit")
 def _audit(database: Database) -> None:
     AuditLog(database.conn).create()
+
+
+@migrations(name="0003_submitted_runs")
+def _submitted(database: Database) -> None:
+    """Runs get a key that is given once, a state before they run, and how they ended.
+
+    SQLite cannot change a check constraint, so the table is made anew; a run that was in progress keeps its
+    state and is swept when nobody runs it.
+    """
+    for statement in (
+        "alter table runs rename to runs_before",
+        """create table runs (
+            run_id text primary key, procedure text not null, framework text not null,
+            state text not null check (state in ('submitting', 'running', 'sealed', 'removed', 'lost')),
+            created text not null, ended text, manifest_sha256 text,
+            job text not null,
+            key text unique, reason text not null default '',
+            outcome text check (outcome in ('succeeded', 'failed', 'cancelled', 'timed_out')),
+            check ((state = 'sealed') = (manifest_sha256 is not null))
+        ) strict""",
+        """insert into runs (rowid, run_id, procedure, framework, state, created, ended, manifest_sha256, job)
+            select rowid, run_id, procedure, framework, state, created, ended, manifest_sha256, job
+            from runs_before""",
+        "drop table runs_before",
+    ):
+        database.execute(statement)

@@ -19,10 +19,26 @@ _RUN_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 class RunState(StrEnum):
     """How far a run is."""
 
+    SUBMITTING = "submitting"
+    """It has an id and is about to be started."""
     RUNNING = "running"
     SEALED = "sealed"
     REMOVED = "removed"
     LOST = "lost"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more happens to it."""
+        return self not in (RunState.SUBMITTING, RunState.RUNNING)
+
+
+class RunOutcome(StrEnum):
+    """How a sealed run ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
 
 
 class RunRow(Frozen):
@@ -36,6 +52,9 @@ class RunRow(Frozen):
     ended: str | None = None
     manifest_sha256: str | None = Field(None, pattern=SHA256_PATTERN)
     job: str
+    key: str | None = None
+    outcome: RunOutcome | None = None
+    reason: str = ""
 
 
 class VerdictRow(Frozen):
@@ -60,6 +79,9 @@ class StoredRun(Frozen):
     ended: str | None = None
     manifest_sha256: str | None = None
     job: Job
+    key: str | None = Field(None, description="the same submission made twice has one key and is one run")
+    outcome: RunOutcome | None = Field(None, description="of a sealed run; older ones have none")
+    reason: str = Field("", description="why it ended so, where that has to be said")
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> "StoredRun":
@@ -72,6 +94,9 @@ class StoredRun(Frozen):
             ended=known.ended,
             manifest_sha256=known.manifest_sha256,
             job=Job.model_validate_json(known.job),
+            key=known.key,
+            outcome=known.outcome,
+            reason=known.reason,
         )
 
 

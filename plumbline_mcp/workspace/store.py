@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from plumbline_mcp.workspace.location import DATABASE, default_home, make_privat
 from plumbline_mcp.workspace.records import (
     KIND_PATTERN,
     SHA256_PATTERN,
+    RunOutcome,
     RunRow,
     RunState,
     StoredRun,
@@ -145,31 +146,54 @@ class Workspace:
 
     def add_run(self, job: Job, state: RunState | str = RunState.RUNNING) -> StoredRun:
         """Register a run before anything of it starts. Raises `UsageError` when the id is taken."""
-        row = RunRow(
-            run_id=job.run_id,
-            procedure=job.procedure,
-            framework=job.framework,
-            state=RunState(state),
-            created=_now(),
-            job=job.model_dump_json(),
-        )
         with self.write_tx() as database:
             if database.table("runs").count_where("run_id = ?", [job.run_id]):
                 raise UsageError(f"there is already a run {job.run_id!r}", "take a new id for each run")
-            database.table("runs").insert(row.model_dump(mode="json"))
-            detail: dict[str, JsonValue] = {"job_sha256": sha256_text(row.job)}
-            AuditLog(database.conn).append("run_started", job.run_id, detail)
-        return StoredRun.of(row.model_dump(mode="json"))
+            return _insert_run(database, job, RunState(state), None)
 
-    def seal_run(self, run_id: str, manifest_sha256: str) -> StoredRun:
-        """Note the digest of a finished run's manifest; only a running run can be sealed, once."""
+    def claim_run(self, key: str, kind: str, make: Callable[[str], Job]) -> tuple[StoredRun, bool]:
+        """The run of a key and whether this call made it: the same key twice is one run.
+
+        ``make`` gives the job for the new id, inside the transaction: it must be quick.
+        """
+        with self.write_tx() as database:
+            row = next(iter(database.query("select * from runs where key = ?", [key])), None)
+            if row is not None:
+                return StoredRun.of(row), False
+            job = make(_next_id(database, kind))
+            return _insert_run(database, job, RunState.SUBMITTING, key), True
+
+    def start_run(self, job: Job) -> StoredRun:
+        """Note that a submitted run is about to start, with the job as it was written."""
+        with self.write_tx() as database:
+            row = _active_row(database, job.run_id)
+            new = RunRow.model_validate(row | {"state": RunState.RUNNING, "job": job.model_dump_json()})
+            changed = {name: new.model_dump(mode="json")[name] for name in ("state", "job")}
+            database.table("runs").update(job.run_id, changed)
+            detail: dict[str, JsonValue] = {"job_sha256": sha256_text(new.job)}
+            AuditLog(database.conn).append("run_started", job.run_id, detail)
+        return StoredRun.of(new.model_dump(mode="json"))
+
+    def seal_run(
+        self, run_id: str, manifest_sha256: str, outcome: RunOutcome | None = None, reason: str = ""
+    ) -> StoredRun:
+        """Note the digest of a finished run's manifest; only a run that is not over can be sealed, once."""
         if not re.fullmatch(SHA256_PATTERN, manifest_sha256):
             raise UsageError(f"{manifest_sha256[:80]!r} is no SHA-256 digest", "give 64 hexadecimal digits")
-        return self._end(run_id, RunState.SEALED, manifest_sha256, {"manifest_sha256": manifest_sha256})
+        ended = {"state": RunState.SEALED, "manifest_sha256": manifest_sha256, "outcome": outcome}
+        detail: dict[str, JsonValue] = {"manifest_sha256": manifest_sha256}
+        return self._end(
+            run_id, ended | {"reason": reason}, detail | ({"outcome": outcome} if outcome else {})
+        )
 
     def end_run(self, run_id: str, state: RunState | str, reason: str = "") -> StoredRun:
         """End a run without records: ``removed`` (its folder is gone) or ``lost`` (its processes are)."""
-        return self._end(run_id, RunState(state), None, {"reason": reason})
+        return self._end(run_id, {"state": RunState(state), "reason": reason}, {"reason": reason})
+
+    def run_of_key(self, key: str) -> StoredRun | None:
+        """The run that was submitted under a key."""
+        row = self._one("select * from runs where key = ?", key)
+        return None if row is None else StoredRun.of(row)
 
     def run(self, run_id: str) -> StoredRun:
         """The run of that id. Raises `UsageError` with the nearest ids."""
@@ -203,20 +227,14 @@ class Workspace:
 
     # --- reading and ending -----------------------------------------------------------------------------
 
-    def _end(
-        self, run_id: str, state: RunState, manifest: str | None, detail: dict[str, JsonValue]
-    ) -> StoredRun:
+    def _end(self, run_id: str, ended: dict[str, Any], detail: dict[str, JsonValue]) -> StoredRun:
         self.run(run_id)
         with self.write_tx() as database:
-            row = next(iter(database.query("select * from runs where run_id = ?", [run_id])))
-            if row["state"] != RunState.RUNNING:
-                raise UsageError(
-                    f"run {run_id} has already ended ({row['state']})", "take a new id for each run"
-                )
-            changed = {"state": state, "ended": _now(), "manifest_sha256": manifest}
+            row = _active_row(database, run_id)
+            changed = ended | {"ended": _now()}
             new = RunRow.model_validate(row | changed).model_dump(mode="json")
             database.table("runs").update(run_id, {name: new[name] for name in changed})
-            AuditLog(database.conn).append(f"run_{state.value}", run_id, detail)
+            AuditLog(database.conn).append(f"run_{new['state']}", run_id, detail)
         return StoredRun.of(new)
 
     def _one(self, sql: str, value: str) -> dict[str, Any] | None:
@@ -232,6 +250,29 @@ class Workspace:
         near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.0)
         hint = f"the nearest are {', '.join(near)}" if near else f"there is no {kind} in this workspace yet"
         return UsageError(f"there is no {kind} {wanted[:80]!r}", hint)
+
+
+def _insert_run(database: Database, job: Job, state: RunState, key: str | None) -> StoredRun:
+    row = RunRow(
+        run_id=job.run_id,
+        procedure=job.procedure,
+        framework=job.framework,
+        state=state,
+        created=_now(),
+        job=job.model_dump_json(),
+        key=key,
+    ).model_dump(mode="json")
+    database.table("runs").insert(row)
+    event = "run_submitted" if state is RunState.SUBMITTING else "run_started"
+    AuditLog(database.conn).append(event, job.run_id, {"job_sha256": sha256_text(row["job"])})
+    return StoredRun.of(row)
+
+
+def _active_row(database: Database, run_id: str) -> dict[str, Any]:
+    row: dict[str, Any] = next(iter(database.query("select * from runs where run_id = ?", [run_id])))
+    if RunState(row["state"]).over:
+        raise UsageError(f"run {run_id} has already ended ({row['state']})", "take a new id for each run")
+    return row
 
 
 def _next_id(database: Database, kind: str) -> str:
