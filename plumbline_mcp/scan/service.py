@@ -12,6 +12,7 @@ from checks.errors import NotEvaluated
 from checks.records.runs import is_run_folder
 from checks.verdict import Outcome, Verdict
 from plumbline_mcp import workers
+from plumbline_mcp.arguments import refusal
 from plumbline_mcp.errors import UsageError, WorkerCrashed, WorkerTimedOut
 from plumbline_mcp.scan.seals import broken_seal, run_of
 from plumbline_mcp.version import system_version
@@ -58,10 +59,8 @@ def parse_inputs(workspace: Workspace, check: Check[Any, Any], inputs: dict[str,
     try:
         arguments: Inputs = check.inputs.model_validate({k: v for k, v in inputs.items() if v is not None})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise UsageError(
-            f"check {check.name}: {where}: {first['msg']} (got {str(first.get('input'))[:80]!r})",
+            refusal(error, check.inputs.model_json_schema(), f"check {check.name}"),
             f"see what it takes: plumbline check {check.name} --help, or the schema of check_{check.name}",
         ) from error
     paths = {field: value for field, value in arguments if isinstance(value, Path)}

@@ -1,5 +1,6 @@
 """Puts the server together: its instructions, every toolset, the resources and the prompts."""
 
+import difflib
 import logging
 import os
 import sys
@@ -7,13 +8,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # argument errors reach the agent as they are
 
 from mcp.server import MCPServer
 from mcp.server.auth.provider import TokenVerifier
 from mcp.server.auth.settings import AuthSettings
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import CallToolResult, InputRequiredResult
 
+from approvals.visible import visible_line
 from plumbline_mcp.server.prompts import add_prompts
 from plumbline_mcp.server.resources import add_resources
 from plumbline_mcp.server.tools import checks, records, status, tensors, verdicts
@@ -48,7 +54,7 @@ def build(
     for part in (status, checks, verdicts, records, tensors):
         part.add_tools(toolset)
     with _plain_log():
-        server: MCPServer[None] = MCPServer(
+        server = _Server(
             NAME,
             title="Plumbline",
             instructions=INSTRUCTIONS,
@@ -62,6 +68,26 @@ def build(
     add_resources(server, toolset)
     add_prompts(server)
     return server
+
+
+class _Server(MCPServer[None]):
+    """The SDK's server, with a next step where a tool does not exist."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool; raises `ToolError`."""
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            known = [tool.name for tool in await self.list_tools()]
+            if name in known:
+                raise
+            near = difflib.get_close_matches(name, known, n=1) or ["check_list"]
+            asked = visible_line(name, 80)
+            raise ToolError(
+                f"there is no tool {asked!r}: {', '.join(known)} are there. Next: {near[0]}(...)"
+            ) from error
 
 
 @contextmanager

@@ -12,10 +12,11 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools.base import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp.types import CallToolResult, ResourceLink, TextContent, ToolAnnotations
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from approvals.visible import visible_line
 from checks.errors import CheckError
+from plumbline_mcp.arguments import next_call, refusal
 from plumbline_mcp.errors import PlumblineError
 from plumbline_mcp.server.running import RunningChecks
 
@@ -93,7 +94,7 @@ class Toolset:
         metadata = FuncMetadata(
             arg_model=arguments, output_model=answer, output_schema=_output_schema(answer)
         )
-        tool = Tool(
+        tool = _Told(
             fn=_wrapped(function),
             name=name,
             title=title,
@@ -105,6 +106,22 @@ class Toolset:
             annotations=annotations,
         )
         self.tools.append(tool)
+
+
+class _Told(Tool):
+    """A tool that says why it refuses arguments, and the call to make instead."""
+
+    async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:
+        """Run the tool; raises `ToolError`."""
+        try:
+            return await super().run(arguments, context, convert_result)
+        except ToolError as error:
+            reason, model = error.__cause__, self.fn_metadata.arg_model
+            if not isinstance(reason, ValidationError) or reason.title != model.__name__:
+                raise
+            said = refusal(reason, self.parameters, self.name)
+            call = next_call(reason, self.parameters, self.name, arguments)
+            raise ToolError(f"Error executing tool {self.name}: {said}. Next: {call}") from reason
 
 
 class _Strict(ArgModelBase):

@@ -28,7 +28,7 @@ def read_rows(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
     Raises `BadInput`, `NotEvaluated`, `Inconclusive`.
     """
     path, run = Path(payload["path"]), sealed_run_of(payload)
-    if not is_run_folder(path):
+    if run is not None and not is_run_folder(path):  # any folder may be named: no other is walked
         verify_files(run, files_below(path))
     dump = open_rows(path)
     model = Path(payload["model"]) if payload["model"] else _model_of(path)

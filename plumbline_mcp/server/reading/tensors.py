@@ -25,8 +25,9 @@ def list_tensors(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
     Returns ``total`` and the ``tensors`` from ``skip`` on; of a run every file that is read was verified.
     """
     path, run = _place(payload)
-    progress(0, None, "verifying what was sealed")
-    verify_files(run, files_below(path, _WEIGHTS))
+    if run is not None:  # any folder may be named: no other is walked
+        progress(0, None, "verifying what was sealed")
+        verify_files(run, files_below(path, _WEIGHTS))
     tensors = _open(path)
     wanted = payload["contains"].lower()
     found = sorted(name for name in tensors if wanted in name.lower())

@@ -66,21 +66,95 @@ async def test_a_foreseen_failure_says_what_happened_and_the_next_step(sample: S
 @pytest.mark.parametrize(
     ("tool", "arguments", "said"),
     [
-        ("verdict_show", {"verdict": "data-0001"}, "verdict\n  Extra inputs are not permitted"),
-        ("verdict_show", {}, "verdict_id\n  Field required"),
-        ("verdict_list", {"outcome": "failed"}, "'pass', 'fail', 'inconclusive' or 'not_evaluated'"),
-        ("rows_read", {"rows": "rows-0001", "count": 1000}, "less than or equal to 20"),
-        ("verdict_list", {"tolerance": 0.1}, "tolerance\n  Extra inputs are not permitted"),
-        ("scan_status", {"skip": ["a"]}, "skip\n  Extra inputs are not permitted"),
+        (
+            "verdict_show",
+            {"verdict": "data-0001"},
+            (
+                "the argument verdict_id is missing: text, e.g. data-0007; verdict_show has no argument"
+                ' verdict (met "data-0001"): verdict_id may be meant.'
+                ' Next: verdict_show(verdict_id="data-0001")'
+            ),
+        ),
+        (
+            "verdict_show",
+            {},
+            "the argument verdict_id is missing: text, e.g. data-0007. Next: verdict_show(verdict_id=<text>)",
+        ),
+        (
+            "verdict_list",
+            {"outcome": "failed", "check": "data"},
+            (
+                'outcome is "failed", and outcome takes "pass", "fail", "inconclusive" or "not_evaluated".'
+                ' Next: verdict_list(check="data",'
+                ' outcome=<"pass", "fail", "inconclusive" or "not_evaluated">)'
+            ),
+        ),
+        (
+            "rows_read",
+            {"rows": "rows-0001", "count": 1000},
+            (
+                "count is 1000, and count takes a whole number from 1 to 20. Next:"
+                ' rows_read(rows="rows-0001", count=<a whole number from 1 to 20>)'
+            ),
+        ),
+        (
+            "rows_read",
+            {"rows": ["a\x1b[2J"]},
+            'rows is ["a\\u001b[2J"], and rows takes text. Next: rows_read(rows=<text>)',
+        ),
+        (
+            "verdict_list",
+            {"tolerance": 0.1},
+            (
+                "verdict_list has no argument tolerance (met 0.1): it takes check, outcome, cursor. Next:"
+                " verdict_list()"
+            ),
+        ),
+        (
+            "scan_status",
+            {"skip": ["a"]},
+            'scan_status has no argument skip (met ["a"]): it takes no argument. Next: scan_status()',
+        ),
+        (
+            "check_export",
+            {"original": "/a", "export": True},
+            'export is true, and export takes text. Next: check_export(original="/a", export=<text>)',
+        ),
     ],
 )
-async def test_arguments_are_strict(
+async def test_arguments_are_strict_and_a_refusal_names_what_is_taken_and_the_next_call(
     sample: Sample, mode: str, tool: str, arguments: dict[str, Any], said: str
 ) -> None:
     result = await called(sample, tool, arguments, mode)
     assert result.is_error
     assert result.content[0].type == "text"
-    assert said in result.content[0].text
+    assert result.content[0].text == f"Error executing tool {tool}: {said}"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_no_argument_of_any_tool_is_refused_in_a_librarys_words(sample: Sample, mode: str) -> None:
+    async with Client(build_server(sample.home), mode=mode) as client:
+        for tool in (await client.list_tools()).tools:
+            names = tool.input_schema.get("properties", {})
+            many = [{HOSTILE: 1, "x" * 3000: None}, {name: {"a": [HOSTILE]} for name in names}]
+            for arguments in filter(None, many):
+                result = await client.call_tool(tool.name, arguments)
+                assert result.is_error
+                text = getattr(result.content[0], "text", "")
+                assert ". Next: " + tool.name in text, text
+                assert not {"\n", "\x1b", "\u202e"} & set(text)
+                assert "Input should" not in text
+                assert "validation error" not in text
+                assert len(text) < 2500
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_tool_that_is_not_there_names_the_nearest(sample: Sample, mode: str) -> None:
+    result = await called(sample, "verdict_lis", {}, mode)
+    assert result.is_error
+    text = getattr(result.content[0], "text", "")
+    assert text.startswith("there is no tool 'verdict_lis': ")
+    assert text.endswith("Next: verdict_list(...)")
 
 
 async def test_a_cursor_serves_only_the_call_it_came_from(sample: Sample) -> None:

@@ -41,7 +41,7 @@ async def test_the_installed_program_serves_standard_input_and_output(tmp_path: 
     assert status.structured_content["workspace"] == str(tmp_path / "home")
     assert wrong.is_error
     assert wrong.content[0].type == "text"
-    assert "Extra inputs are not permitted" in wrong.content[0].text
+    assert wrong.content[0].text.endswith('. Next: verdict_show(verdict_id="x")')
     assert "://" not in wrong.content[0].text  # no link to a library's documentation
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
