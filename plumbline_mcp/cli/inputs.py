@@ -97,6 +97,17 @@ def scalar(text: str) -> Any:
         return text
 
 
+def settings_of(pairs: list[str]) -> dict[str, Any]:
+    """``["name=value", ...]`` of ``--set``, values as JSON where they can be. Raises `typer.BadParameter`."""
+    settings = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not sign or not name.strip():
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--set")
+        settings[name.strip()] = scalar(value)
+    return settings
+
+
 def _default(field: FieldInfo) -> str:
     """What typer would show, had it the default: only the model knows it."""
     value = None if field.is_required() else field.get_default(call_default_factory=True)

@@ -19,11 +19,19 @@ def register(app: typer.Typer) -> None:
     app.command(
         name=NAME,
         help=paragraphs(onboard.__doc__),
-        short_help="Scan an embedded example release: the first thing to run.",
+        short_help="Take the first scan: of an embedded release, or of your target.",
     )(onboard)
 
 
 def onboard(
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TARGET.toml",
+            help="Your own target, as `plumbline init` writes it; without one the embedded release.",
+            show_default=False,
+        ),
+    ] = None,
     plant: Annotated[
         str | None,
         typer.Option(metavar="FAULT", help="Plant this fault first; `plumbline faults list` names them."),
@@ -38,10 +46,12 @@ def onboard(
     quiet: Quiet = False,
     home: Home = None,
 ) -> int:
-    """Build a tiny release, run it through its framework, check image, data and export, write a report.
+    """Take the first scan of a target: environment, dry run, rows, load, first steps, export; write a report.
 
-    Nothing is downloaded but the packages of the framework's environment, once. With --plant the scan has
-    to find that fault, at its place, and nothing else: exit code 1 is then what is wanted.
+    Without a target a tiny release is built on the spot. Nothing is downloaded but the packages of the
+    framework's environment, once. A dry run that fails ends the scan with the framework's own sentence.
+    With --plant the scan of the tiny release has to find that fault, at its place, and nothing else: exit
+    code 1 is then what is wanted.
 
     Example: plumbline onboard --plant stop-token-unlabelled
     """
@@ -50,12 +60,17 @@ def onboard(
     from plumbline_mcp.cli.progress import shown_progress
     from plumbline_mcp.cli.screen import print_json
     from plumbline_mcp.scan.onboarding import onboard as scan
+    from plumbline_mcp.scan.onboarding import onboard_target
     from plumbline_mcp.workspace import Workspace
 
+    if target is not None and plant is not None:
+        raise typer.BadParameter("a fault is planted into the embedded release alone", param_hint="--plant")
     workspace = Workspace.open(home)
 
     async def scanned() -> "OnboardResult":
         with shown_progress("onboard", quiet) as progress:
+            if target is not None:
+                return await onboard_target(workspace, target, progress)
             return await scan(workspace, plant, progress, corpus)
 
     result = anyio.run(scanned)

@@ -15,6 +15,7 @@ from plumbline_mcp.cli import (
     check,
     doctor,
     faults,
+    init,
     listing,
     onboard,
     reevaluate,
@@ -30,7 +31,7 @@ from plumbline_mcp.cli.stopping import Stopping
 _TRACEBACK = "PLUMBLINE_TRACEBACK"
 _STOPPING = Stopping()
 
-_ORDER = (check, run, listing, show, report, onboard, faults, serve, doctor, reevaluate, version)
+_ORDER = (check, run, listing, show, report, init, onboard, faults, serve, doctor, reevaluate, version)
 
 
 class Verbs(TyperGroup):

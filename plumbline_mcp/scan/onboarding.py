@@ -9,7 +9,9 @@ from plumbline_mcp.scan.embedded import scan_embedded
 from plumbline_mcp.scan.example_workload import WORKLOAD_ROWS
 from plumbline_mcp.scan.fault_entries import Corpus, FaultEntry, load_corpus
 from plumbline_mcp.scan.fault_scoring import EntryResult, score
-from plumbline_mcp.scan.scanning import DryRun, Scanned
+from plumbline_mcp.scan.scanning import DryRun, Scan, Scanned
+from plumbline_mcp.scan.steps import StepProgress
+from plumbline_mcp.scan.target import load_target, prepared_python
 from plumbline_mcp.temporaries import sweep_temporaries
 from plumbline_mcp.workspace import Workspace
 
@@ -55,6 +57,21 @@ async def onboard(
     result = score(entry, scanned)
     made = reported(workspace, scanned, planted=_planted(entry, result) if plant else "")
     return made.model_copy(update={"plant": plant, "result": result})
+
+
+async def onboard_target(workspace: Workspace, path: Path, progress: Progress | None = None) -> OnboardResult:
+    """Scan the target of a ``target.toml``.
+
+    Raises `UsageError` (the file does not fit), `BuildError` (its environment cannot be built) and
+    `NotEvaluated` (no runtime here starts its image).
+    """
+    target = load_target(path)
+    steps = target.scan_steps()
+    told = StepProgress(1 + sum(step.parts for step in steps), progress or silent)
+    report = told.begin("preparing the framework's environment")
+    python = await prepared_python(target, workspace.home / "images", report)
+    scanned = await Scan(workspace, target.subject(python), steps, told).run()
+    return reported(workspace, scanned).model_copy(update={"target": target.path})
 
 
 def reported(workspace: Workspace, scanned: Scanned, planted: str = "") -> OnboardResult:
