@@ -33,6 +33,14 @@ def serve(
             help="Interpreter that agents may have judged by check_image; may be given several times.",
         ),
     ] = None,
+    json_output: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            metavar=FLAG,
+            help="With --http: address, token and configuration as one line of JSON on standard output.",
+        ),
+    ] = False,
     home: Home = None,
 ) -> None:
     """Serve checks, verdicts and records as MCP tools, on standard input and output or over HTTP.
@@ -40,15 +48,21 @@ def serve(
     check_image runs the interpreter of the environment it judges, so it takes only interpreters that you name
     here, that a check or a run from the command line used in this workspace, or that Plumbline built.
 
-    HTTP listens on loopback only and wants the token that is printed at each start.
+    HTTP listens on loopback only and wants the token that is printed at each start: on standard error for
+    people, with --json on standard output for programs, once it listens.
 
     Example: plumbline serve --python venv/bin/python
     """
     from plumbline_mcp.server import serve_http, serve_stdio
 
     if http:
-        serve_http(port, home, python or ())
+        serve_http(port, home, python or (), announce_json=json_output)
     elif port:
         raise typer.BadParameter("a port is for --http; standard input has none", param_hint="--port")
+    elif json_output:
+        raise typer.BadParameter(
+            "standard output carries the protocol, JSON already; add --http to have the address told",
+            param_hint="--json",
+        )
     else:
         serve_stdio(home, python or ())

@@ -38,12 +38,14 @@ def serve_stdio(home: Path | None = None, pythons: Iterable[Path] = ()) -> None:
     stdio(home, pythons)
 
 
-def serve_http(port: int = 0, home: Path | None = None, pythons: Iterable[Path] = ()) -> None:
+def serve_http(
+    port: int = 0, home: Path | None = None, pythons: Iterable[Path] = (), *, announce_json: bool = False
+) -> None:
     """Serve streamable HTTP on loopback until interrupted; port 0 takes a free one.
 
     One random bearer token is made for each start and printed, with the client's configuration, on
-    standard error. Raises `UsageError` when the port is taken.
+    standard error, or as one line of JSON on standard output. Raises `UsageError` when the port is taken.
     """
     from plumbline_mcp.server.transports import http
 
-    http(port, home, pythons)
+    http(port, home, pythons, announce_json=announce_json)

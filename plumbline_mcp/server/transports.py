@@ -3,11 +3,13 @@
 import gc
 import hmac
 import json
+import os
 import secrets
 import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import anyio
 from mcp.server.auth.provider import AccessToken
@@ -43,13 +45,17 @@ def stdio(home: Path | None, pythons: Iterable[Path] = ()) -> None:
     server.run("stdio")
 
 
-def http(port: int, home: Path | None, pythons: Iterable[Path] = ()) -> None:
-    """Serve HTTP on loopback until interrupted. Raises `UsageError` when the port is taken."""
+def http(port: int, home: Path | None, pythons: Iterable[Path] = (), *, announce_json: bool = False) -> None:
+    """Serve HTTP on loopback until interrupted. Raises `UsageError` when the port is taken.
+
+    Address and token are told on standard error; with ``announce_json`` as one line on standard output.
+    """
     listening = listen(port)
     port, token = listening.getsockname()[1], secrets.token_urlsafe(32)
     application = http_application(home, port, token, pythons)
-    sys.stderr.write(client_configuration(port, token))
-    sys.stderr.flush()
+    stream = sys.stdout if announce_json else sys.stderr
+    stream.write(announcement(port, token) if announce_json else client_configuration(port, token))
+    stream.flush()
     anyio.run(_serve, application, listening)
 
 
@@ -82,15 +88,25 @@ def http_application(home: Path | None, port: int, token: str, pythons: Iterable
     )
 
 
+def announcement(port: int, token: str) -> str:
+    """What a program reads at start: one line of JSON with address, token, process and configuration."""
+    said = {"url": _url(port), "token": token, "pid": os.getpid(), **_configuration(port, token)}
+    return json.dumps(said) + "\n"
+
+
+def _url(port: int) -> str:
+    return f"http://{HOST}:{port}/mcp"
+
+
+def _configuration(port: int, token: str) -> dict[str, dict[str, Any]]:
+    entry = {"type": "http", "url": _url(port), "headers": {"Authorization": f"Bearer {token}"}}
+    return {"mcpServers": {NAME: entry}}
+
+
 def client_configuration(port: int, token: str) -> str:
     """What is printed at start: the address and the client's configuration."""
-    entry = {
-        "type": "http",
-        "url": f"http://{HOST}:{port}/mcp",
-        "headers": {"Authorization": f"Bearer {token}"},
-    }
-    configuration = json.dumps({"mcpServers": {NAME: entry}}, indent=2)
-    return f"{NAME} serves {entry['url']} until Ctrl-C; the token is of this start only\n{configuration}\n"
+    configuration = json.dumps(_configuration(port, token), indent=2)
+    return f"{NAME} serves {_url(port)} until Ctrl-C; the token is of this start only\n{configuration}\n"
 
 
 async def _serve(application: ASGIApp, listening: socket.socket) -> None:

@@ -162,6 +162,33 @@ async def test_http_serves_whoever_has_the_token(served: Served, mode: str) -> N
         assert not (await client.call_tool("version_show", {})).is_error
 
 
+async def test_a_program_reads_address_and_token_as_one_line(tmp_path: Path) -> None:
+    command = [str(PROGRAM), "serve", "--http", "--json", "--home", str(tmp_path / "home")]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout
+    said = json.loads(process.stdout.readline())
+    assert (said["pid"], set(said)) == (process.pid, {"url", "token", "pid", "mcpServers"})
+    assert said["mcpServers"]["plumbline"]["url"] == said["url"]
+    web = httpx2.AsyncClient(headers=said["mcpServers"]["plumbline"]["headers"], timeout=60)
+    async with web, Client(streamable_http_client(said["url"], http_client=web)) as client:
+        assert not (await client.call_tool("version_show", {})).is_error
+    process.terminate()
+    out, err = process.communicate(timeout=20)
+    assert out == ""
+    assert said["token"] not in err
+
+
+def test_json_without_http_is_refused_with_what_to_add(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [str(PROGRAM), "serve", "--json"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 3
+    assert "add --http to have the address told" in json.loads(ended.stdout)["error"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_taken_port_is_a_clear_error() -> None:
     listening = listen(0)
     listening.listen()
