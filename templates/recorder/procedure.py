@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from plumbline_recorder.progress import Progress
+from plumbline_recorder.recording import rank_of_process
 
 
 class Procedure:
@@ -21,14 +22,15 @@ class Procedure:
         """
         self.run = run
         self.job = json.loads((run / "job.json").read_text(encoding="utf-8"))
-        self.records = run / "records" / "rank-00000"
+        self.rank, self.world_size = rank_of_process()
+        self.records = run / "records" / ("rank-%05d" % self.rank)
         self.output = run / self.job["output"]
         self.progress = Progress(run / "logs" / "progress.jsonl")
         for plant in self.job["plants"]:
             load(run / plant, "plumbline_plant")
 
     def binding(self) -> ModuleType:
-        """The pack's module for this procedure; it finds its siblings in the package ``plumbline_binding``."""
+        """The pack's module for this procedure; its siblings are in the package ``plumbline_binding``."""
         folder = str(self.run / "hooks" / "binding")
         sys.modules["plumbline_binding"] = package = ModuleType("plumbline_binding")
         package.__path__ = [folder]

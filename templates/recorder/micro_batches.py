@@ -1,0 +1,152 @@
+"""One forward and backward pass: what entered the model, what the loss was, how many tokens it looked at."""
+
+import inspect
+
+import torch
+from plumbline_recorder.reading import dtype_name, local, number, quiet
+
+IGNORED = -100
+LARGEST_INPUT = 1 << 26
+"""Elements; a larger input is no token array."""
+
+
+class MicroBatch:
+    """What is known of one forward pass of the root module."""
+
+    def __init__(self, inputs: "dict[str, torch.Tensor]") -> None:
+        """``inputs``: the whole-number tensors of the call, by argument name."""
+        self.inputs = inputs
+        self.labels: "torch.Tensor | None" = inputs.get("labels")
+        self.shifted = False
+        if self.labels is None and inputs.get("shift_labels") is not None:
+            self.labels, self.shifted = inputs["shift_labels"], True
+        self.loss: "torch.Tensor | None" = None
+        self.logits: "torch.Tensor | None" = None
+        self.logits_dtype: "str | None" = None
+        self.differentiated: "torch.Tensor | None" = None
+        self.went_back = False
+
+    @property
+    def ids(self) -> "torch.Tensor | None":
+        """The token ids [B, T]: ``input_ids``, or else the first input of two dimensions."""
+        if "input_ids" in self.inputs:
+            return self.inputs["input_ids"]
+        named = ("labels", "attention_mask", "position_ids", "shift_labels")
+        rest = [value for name, value in self.inputs.items() if name not in named and value.ndim == 2]
+        return next((value for value in rest if value.dtype != torch.bool), None)
+
+    def release(self) -> None:
+        """Let go of the tensors: numbers were taken."""
+        self.inputs, self.labels, self.loss, self.logits = {}, None, None, None
+
+    def take_output(self, output: object, keep_logits: bool) -> bool:
+        """Take loss and logits of the root's output; False when no gradient can come from it.
+
+        Nothing is held that would keep the graph or the logits alive, unless ``keep_logits``.
+        """
+        loss, logits = loss_of(output), logits_of(output)
+        found = [value for value in (loss, logits) if value is not None]
+        if not any(value.requires_grad for value in found) and (found or not _requires_grad(output)):
+            return False
+        with quiet():
+            self.loss = None if loss is None else local(loss).clone()
+        self.logits_dtype = None if logits is None else dtype_name(logits.dtype)
+        self.logits = logits if keep_logits else None
+        return True
+
+    def take_targets(self, target: "torch.Tensor") -> None:
+        """Targets of a cross-entropy outside the model, whole or without each row's last position."""
+        ids = self.ids
+        if self.labels is not None or ids is None or ids.ndim != 2:
+            return
+        rows, length = ids.shape
+        with quiet():
+            if target.numel() == rows * length:
+                self.labels, self.shifted = target.detach().reshape(rows, length), True
+            elif target.numel() == rows * (length - 1):
+                ends = target.new_full((rows, 1), IGNORED)
+                self.labels = torch.cat([target.detach().reshape(rows, length - 1), ends], dim=-1)
+                self.shifted = True
+
+    def targets(self) -> "torch.Tensor | None":
+        """For each logit position the token that it has to predict [B, T], `IGNORED` where it has none."""
+        if self.labels is None or self.shifted:
+            return self.labels
+        ends = self.labels.new_full((*self.labels.shape[:-1], 1), IGNORED)
+        return torch.cat([self.labels[..., 1:], ends], dim=-1)
+
+    def line(self) -> "dict[str, object]":
+        """Its part of the line in ``steps.jsonl``."""
+        with quiet():
+            ids, targets = self.ids, self.targets()
+            mask = self.inputs.get("attention_mask")
+            tokens = None if ids is None else ids.numel()
+            if mask is not None and ids is not None and mask.shape == ids.shape:
+                tokens = int((local(mask) != 0).sum())
+            supervised = None if targets is None else int((targets != IGNORED).sum())
+        return {
+            "rows": None if ids is None else int(ids.shape[0]),
+            "tokens": tokens,
+            "supervised": supervised,
+            "loss": number(self.loss),
+            "differentiated": number(self.differentiated),
+            "logits_dtype": self.logits_dtype,
+        }
+
+
+def inputs_of(module: "torch.nn.Module", args: tuple, kwargs: dict) -> "dict[str, torch.Tensor]":
+    """The whole-number tensors of a call of at most two dimensions, by argument name."""
+    named = dict(kwargs)
+    names = _positions(module) if args else []
+    for index, value in enumerate(args):
+        if isinstance(value, dict) or hasattr(value, "input_ids"):
+            named.update({str(key): entry for key, entry in dict(value).items()})
+        else:
+            named.setdefault(names[index] if index < len(names) else "argument_%d" % index, value)
+    return {name: value for name, value in named.items() if _is_token_array(value)}
+
+
+def _positions(module: "torch.nn.Module") -> "list[str]":
+    try:
+        return list(inspect.signature(module.forward).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _is_token_array(value: object) -> bool:
+    if not isinstance(value, torch.Tensor) or value.ndim > 2 or value.numel() > LARGEST_INPUT:
+        return False
+    return not value.is_floating_point() and not value.is_complex()
+
+
+def loss_of(output: object) -> "torch.Tensor | None":
+    """The scalar loss that a model returned, by the field's conventions."""
+    found = _field(output, "loss")
+    if found is None:
+        first = output[0] if isinstance(output, (tuple, list)) and output else output
+        found = first if isinstance(first, torch.Tensor) and first.ndim == 0 else None
+    return found if isinstance(found, torch.Tensor) and found.numel() == 1 else None
+
+
+def logits_of(output: object) -> "torch.Tensor | None":
+    """The logits [B, T, V] that a model returned; None where there are none (a fused loss)."""
+    found = _field(output, "logits")
+    if found is None:
+        several = output if isinstance(output, (tuple, list)) else [output]
+        found = next((each for each in several if isinstance(each, torch.Tensor) and each.ndim == 3), None)
+    is_logits = isinstance(found, torch.Tensor) and found.ndim == 3 and found.is_floating_point()
+    return found if is_logits else None
+
+
+def _field(output: object, name: str) -> object:
+    if isinstance(output, dict):
+        return output.get(name)
+    return None if isinstance(output, (torch.Tensor, tuple, list)) else getattr(output, name, None)
+
+
+def _requires_grad(output: object) -> bool:
+    if isinstance(output, torch.Tensor):
+        return output.requires_grad
+    if isinstance(output, dict):
+        return any(_requires_grad(value) for value in output.values())
+    return isinstance(output, (tuple, list)) and any(_requires_grad(value) for value in output)

@@ -1,0 +1,80 @@
+"""Finds the module whose forward pass is a micro-batch: the outermost one called that holds the parameters.
+
+Its class is given a ``__call__`` of ours. No hook is put on the module itself, so that copies and pickles of
+the model carry nothing of the recorder.
+"""
+
+import weakref
+
+import torch
+from plumbline_recorder.parameter_names import names_by_identity, owners_of, unwrapped
+from plumbline_recorder.patches import Patches
+
+
+def compiling() -> bool:
+    """Whether torch.compile is tracing this very line."""
+    return torch.compiler.is_compiling()
+
+
+class Roots:
+    """Modules that may be the root, and the one that was called last."""
+
+    def __init__(self, patches: Patches, call: object) -> None:
+        """``call(module, original, args, kwargs)`` stands in for the outermost call of a candidate."""
+        self._patches, self._call = patches, call
+        self._candidates: "dict[int, object]" = {}
+        self._last: "object | None" = None
+        self._depth = 0
+
+    def search(self, parameters: "list[torch.Tensor]") -> None:
+        """Add the living modules that hold these parameters."""
+        for module in owners_of(parameters):
+            self.add(module)
+
+    def add(self, module: "torch.nn.Module") -> None:
+        """Watch a module's calls; of a wrapper those of the module inside, of torch.compile its own too."""
+        inner = unwrapped(module)
+        watched = [inner, module] if type(module).__name__ == "OptimizedModule" else [inner]
+        for found in watched:
+            self._candidates[id(found)] = weakref.ref(found)
+            kind = type(found)
+            if not hasattr(kind.__call__, "__plumbline__"):
+                self._patches.replace(kind, "__call__", self._watch)
+
+    def root(self) -> "torch.nn.Module | None":
+        """The module called last, or before any call the candidate with most parameters."""
+        called = self._last() if self._last is not None else None
+        if called is not None:
+            return unwrapped(called)
+        living = [
+            found for found in (reference() for reference in self._candidates.values()) if found is not None
+        ]
+        return unwrapped(max(living, key=lambda found: len(list(found.modules())))) if living else None
+
+    def names(self) -> "dict[int, str]":
+        """Names of the root's parameters by identity, as they are now."""
+        return names_by_identity(self.root())
+
+    def _watch(self, original: object) -> object:
+        roots = self
+
+        def __call__(self, *args, **kwargs):
+            if compiling() or not roots._is_outermost(self):
+                return original(self, *args, **kwargs)
+            return roots._enter(self, original, args, kwargs)
+
+        return __call__
+
+    def _is_outermost(self, module: "torch.nn.Module") -> bool:
+        if self._depth or not torch.is_grad_enabled():
+            return False
+        reference = self._candidates.get(id(module))
+        return reference is not None and reference() is module
+
+    def _enter(self, module: "torch.nn.Module", original: object, args: tuple, kwargs: dict) -> object:
+        self._last = self._candidates[id(module)]
+        self._depth += 1
+        try:
+            return self._call(module, original, args, kwargs)
+        finally:
+            self._depth -= 1

@@ -1,0 +1,322 @@
+"""Follows a rank's optimizer steps: micro-batches before each, its settings, on asked steps its tensors."""
+
+import time
+from pathlib import Path
+
+import torch
+from plumbline_recorder.health import Health
+from plumbline_recorder.journal import Journal
+from plumbline_recorder.logit_record import LogitRecord
+from plumbline_recorder.micro_batches import MicroBatch, inputs_of
+from plumbline_recorder.optimizer_record import Naming, settings_of
+from plumbline_recorder.reading import local, number, quiet
+from plumbline_recorder.recording import Recording
+from plumbline_recorder.roots import Roots
+from plumbline_recorder.step_file import StepFile
+from plumbline_recorder.witnesses import Witnesses
+
+
+class Window:
+    """What happened since the last optimizer step."""
+
+    def __init__(self, step: int, full: bool) -> None:
+        """``full``: tensors are written too."""
+        self.step, self.full = step, full
+        self.batches: "list[tuple[MicroBatch, LogitRecord | None]]" = []
+        self.lines: "list[dict[str, object]]" = []
+        self.written = 0
+        self.file: "StepFile | None" = None
+        self.witnesses: "Witnesses | None" = None
+        self.clips: "list[dict[str, object]]" = []
+        self.raw: "dict[str, float] | None" = None
+        self.stepped: "set[int]" = set()
+
+
+class Step:
+    """One call of an optimizer's ``step``."""
+
+    def __init__(
+        self, optimizer: object, number_: int, groups: "list[list[tuple[str, torch.Tensor]]]"
+    ) -> None:
+        """``groups``: names and parameters by group."""
+        self.optimizer, self.number, self.groups = optimizer, number_, groups
+        self.settings = [settings_of(group) for group in optimizer.param_groups]
+        self.used: "dict[str, float]" = {}
+        self.holds_others = False
+
+    @property
+    def held(self) -> "list[tuple[str, torch.Tensor]]":
+        """Every (name, parameter)."""
+        return [entry for group in self.groups for entry in group]
+
+
+class StepRecord:
+    """Writes ``steps.jsonl`` and the step files."""
+
+    def __init__(self, recording: Recording, health: Health, journal: Journal) -> None:
+        """Nothing is open yet."""
+        self._recording, self._health, self._journal = recording, health, journal
+        self._folder: Path = recording.records
+        self.roots: "Roots | None" = None
+        self._window: "Window | None" = None
+        self._open_steps: "list[Step]" = []
+        self._numbers: "dict[int, tuple[int, object]]" = {}
+        self._done = 0
+        self._ended = time.perf_counter()
+        health.on_failure(self.discard)
+
+    # The forward and backward pass
+
+    def forward_begins(self, module: "torch.nn.Module", args: tuple, kwargs: dict) -> MicroBatch:
+        """The root is about to be called."""
+        window = self._current()
+        if window.full and window.witnesses is None and not self._compiled(module):
+            window.witnesses = Witnesses(self.roots.root(), self._health)
+        return MicroBatch(inputs_of(module, args, kwargs))
+
+    def forward_ended(self, module: "torch.nn.Module", batch: MicroBatch, output: object) -> None:
+        """The root returned; a pass that no gradient can come from is no micro-batch."""
+        window = self._current()
+        follow = window.full and not self._compiled(module)
+        if not batch.take_output(output, follow):
+            return
+        record = None
+        if follow:
+            if batch.logits is None:
+                self._journal.unavailable(
+                    "logits", "the model returned none: its loss is fused with the last layer"
+                )
+            else:
+                record = LogitRecord(batch, self._recording.label_smoothing, self._health)
+        window.batches.append((batch, record))
+
+    def cross_entropy(self, given: object, target: object) -> None:
+        """A cross-entropy is computed: its targets are the labels where the model is given none."""
+        if not (isinstance(given, torch.Tensor) and isinstance(target, torch.Tensor)):
+            return
+        pending = self._pending()
+        if pending and not target.is_floating_point():
+            pending[-1][0].take_targets(target)
+
+    def backward_begins(self, value: "torch.Tensor | None") -> None:
+        """A backward pass starts from ``value`` (None: not from one scalar)."""
+        pending = self._pending()
+        if pending and value is not None:
+            with quiet():
+                pending[-1][0].differentiated = local(value).clone()
+        for batch, record in pending:
+            batch.went_back = True
+            if record is not None:
+                record.before_backward()
+
+    def backward_ended(self) -> None:
+        """The gradients are there: write the micro-batches that it went through."""
+        self._flush_batches(self._window)
+
+    def _pending(self) -> "list[tuple[MicroBatch, LogitRecord | None]]":
+        window = self._window
+        return [] if window is None else [each for each in window.batches if not each[0].went_back]
+
+    def _flush_batches(self, window: "Window | None") -> None:
+        while window is not None and window.written < len(window.batches):
+            batch, record = window.batches[window.written]
+            if not batch.went_back and not self._open_steps:
+                return
+            window.lines.append(batch.line())
+            if window.full:
+                self._write_batch(window, batch, record)
+            batch.release()
+            window.written += 1
+
+    def _write_batch(self, window: Window, batch: MicroBatch, record: "LogitRecord | None") -> None:
+        values: "dict[str, torch.Tensor]" = {}
+        if record is not None:
+            values.update(record.values)
+            if record.missing:
+                self._journal.unavailable("token_weight", record.missing)
+        if batch.labels is None:
+            self._journal.unavailable("labels", "neither the model nor the loss was given any")
+        if window.witnesses is not None:
+            seen = window.witnesses.take()
+            values.update({"witness." + name: value for name, value in seen.items()})
+        self._file(window).micro_batch(window.written, batch, values)
+
+    # The gradients and the optimizer
+
+    def clip_begins(self) -> None:
+        """Gradients are about to be clipped: keep them as they are."""
+        window = self._window
+        if window is not None and window.raw is None and window.full:
+            window.raw = self._raw(window, self._all_held())
+
+    def clip_ended(self, kind: str, max_norm: object, norm_type: object, returned: object) -> None:
+        """Gradients were clipped."""
+        window = self._window
+        if window is None:
+            return
+        clip = {"kind": kind, "max_norm": number(max_norm), "norm_type": number(norm_type)}
+        clip["returned"] = number(returned)
+        if hasattr(returned, "placements") and hasattr(returned, "_local_tensor"):
+            clip["returned_placement"] = [str(placement) for placement in returned.placements]
+        window.clips.append(clip)
+
+    def step_begins(self, optimizer: object, closure: object) -> object:
+        """An optimizer steps; returns the closure to call in place of the one given."""
+        for open_step in self._open_steps:
+            open_step.holds_others = True
+        number_ = self._numbers.get(id(optimizer), (len(self._numbers), None))[0]
+        window = self._current()
+        if number_ in window.stepped:
+            self._finish()
+            window = self._current()
+        names = self.roots.names()
+        step = Step(optimizer, number_, Naming(names).groups(optimizer, number_))
+        self._open_steps.append(step)
+        self._flush_batches(window)
+        if not window.full:
+            return closure
+        with quiet():
+            self._file(window).parameters("before", optimizer, step.held)
+        if closure is None:
+            self._gradients(window, step)
+            return None
+        return self._closure(closure, window, step)
+
+    def _closure(self, closure: object, window: Window, step: Step) -> object:
+        def call() -> object:
+            result = closure()
+            with self._health.guard("the gradients of a closure"):
+                if self._health.active:
+                    self._flush_batches(window)
+                    self._gradients(window, step)
+            return result
+
+        return call
+
+    def _gradients(self, window: Window, step: Step) -> None:
+        with quiet():
+            if window.raw is None or not set(window.raw).issuperset(_with_gradient(step.held)):
+                window.raw = {**(window.raw or {}), **self._raw(window, step.held)}
+            step.used.update(self._file(window).gradients("used", step.held))
+
+    def _raw(self, window: Window, held: "list[tuple[str, torch.Tensor]]") -> "dict[str, float]":
+        with quiet():
+            return self._file(window).gradients("raw", held)
+
+    def _all_held(self) -> "list[tuple[str, torch.Tensor]]":
+        """Every parameter of the root; the optimizers' own names come at the step."""
+        root = self.roots.root()
+        names = self.roots.names()
+        return [] if root is None else [(names[id(value)], value) for value in root.parameters()]
+
+    def step_ended(self, optimizer: object) -> None:
+        """The optimizer stepped."""
+        step = next((each for each in reversed(self._open_steps) if each.optimizer is optimizer), None)
+        if step is None:
+            return
+        self._open_steps.remove(step)
+        if step.holds_others:
+            return
+        self._numbers.setdefault(id(optimizer), (step.number, optimizer))
+        window = self._current()
+        self._flush_batches(window)
+        if window.full:
+            with quiet():
+                self._file(window).parameters("after", optimizer, step.held)
+        window.stepped.add(step.number)
+        self._journal.write("steps", self._line(window, step))
+
+    def _line(self, window: Window, step: Step) -> "dict[str, object]":
+        now = time.perf_counter()
+        seconds, self._ended = now - self._ended, now
+        groups = [
+            {"params": [name for name, _ in held], **settings}
+            for held, settings in _pairs(step.groups, step.settings)
+        ]
+        mine = {name for name, _ in step.held}
+        raw = {name: value for name, value in (window.raw or {}).items() if name in mine}
+        return {
+            "format": 1,
+            "step": window.step,
+            "epoch": None,
+            "recorded": "full" if window.full else "metrics",
+            "optimizer": {"class": type(step.optimizer).__name__, "number": step.number},
+            "micro_batches": window.lines,
+            "groups": groups,
+            "clip": window.clips[0] if window.clips else None,
+            "more_clips": window.clips[1:],
+            "gradient_squares_raw": raw,
+            "gradient_squares_used": step.used,
+            "seconds": seconds,
+        }
+
+    def skipped(self, why: str) -> None:
+        """The step was left out on purpose (a gradient scaler met inf or NaN)."""
+        window = self._current()
+        self._flush_batches(window)
+        self._journal.write("events", {"event": "skipped", "step": window.step, "why": why})
+        self._finish()
+
+    @property
+    def steps_ended(self) -> int:
+        """How many optimizer steps ended, of all optimizers; to see whether a call made one."""
+        return self._done * 1000 + (len(self._window.stepped) if self._window else 0)
+
+    # Windows
+
+    def _current(self) -> Window:
+        """The open window; a new one where the last one's step was made and no step is under way."""
+        if self._window is None:
+            self._window = Window(self._done + 1, self._done + 1 in self._recording.record_steps)
+        return self._window
+
+    def next_window(self) -> None:
+        """A forward pass begins: what was stepped is over."""
+        if self._window is not None and self._window.stepped and not self._open_steps:
+            self._finish()
+
+    def _file(self, window: Window) -> StepFile:
+        if window.file is None:
+            root = self.roots.root()
+            count = 0 if root is None else len(list(root.parameters()))
+            window.file = StepFile(self._folder, window.step, count, self._recording.sample_elements)
+        return window.file
+
+    def _finish(self) -> None:
+        window, self._window = self._window, None
+        self._done += 1
+        if window.witnesses is not None:
+            window.witnesses.remove()
+        if window.file is not None:
+            window.file.close(self._recording.rank, self._recording.world_size)
+
+    def close(self) -> None:
+        """Finish the last step's file; what was begun and never stepped is dropped."""
+        if self._window is not None and self._window.stepped:
+            self._finish()
+        self.discard()
+
+    def discard(self) -> None:
+        """Let go of an unfinished window."""
+        window, self._window = self._window, None
+        if window is not None and window.witnesses is not None:
+            window.witnesses.remove()
+        if window is not None and window.file is not None:
+            window.file.discard()
+
+    def _compiled(self, module: "torch.nn.Module") -> bool:
+        is_compiled = (
+            type(module).__name__ == "OptimizedModule"
+            or getattr(module, "_compiled_call_impl", None) is not None
+        )
+        if is_compiled:
+            self._journal.unavailable("logits", "torch.compile: recorded are the rows and the optimizer only")
+        return is_compiled
+
+
+def _with_gradient(held: "list[tuple[str, torch.Tensor]]") -> "set[str]":
+    return {name for name, parameter in held if parameter.grad is not None}
+
+
+def _pairs(first: "list", second: "list") -> "list[tuple]":
+    return [(entry, second[index]) for index, entry in enumerate(first)]

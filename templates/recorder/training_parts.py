@@ -1,0 +1,64 @@
+"""The parts of the recorder that need torch, put together."""
+
+import torch
+from plumbline_recorder.health import Health
+from plumbline_recorder.journal import Journal
+from plumbline_recorder.load_record import LoadRecord
+from plumbline_recorder.model_record import model_lines
+from plumbline_recorder.recording import Recording
+from plumbline_recorder.step_record import StepRecord
+from plumbline_recorder.training_hooks import TrainingHooks
+
+
+class TrainingParts:
+    """Model, steps and state of one rank."""
+
+    def __init__(self, recording: Recording, health: Health, journal: Journal) -> None:
+        """Nothing listens yet."""
+        self._recording, self._journal = recording, journal
+        self._load: "LoadRecord | None" = None
+        self._steps = StepRecord(recording, health, journal)
+        self._hooks = TrainingHooks(health, self._steps, self._before_training)
+
+    def install(self) -> None:
+        """Start listening."""
+        self._hooks.install()
+
+    def model(self, module: "torch.nn.Module", when: str) -> None:
+        """Write a line a tensor into ``model.jsonl``."""
+        if when != "meta":
+            self._hooks.roots.add(module)
+        for line in model_lines(module, when, sampled=False):
+            self._journal.write("model", line)
+
+    def begin_load(self, number: int) -> None:
+        """A load begins: memory that it has to overwrite is filled from now on."""
+        self._load = LoadRecord(self._recording, self._journal, number)
+        self._hooks.fill_with(self._load)
+
+    def fill(self, tensors: "list[tuple[str, torch.Tensor]]", point: str) -> None:
+        """Fill tensors that the load has to overwrite; for bindings that know a place of their own."""
+        self._load.fill(tensors, point)
+
+    def loaded(self, module: "torch.nn.Module", number: int) -> None:
+        """Record what the load left."""
+        self._hooks.fill_with(None)
+        self._load.loaded(module, number)
+
+    def _before_training(self, root: "torch.nn.Module") -> None:
+        self.model(root, "start")
+
+    def finish(self) -> None:
+        """Write the end state and the last step's file."""
+        root = self._hooks.roots.root()
+        self._steps.close()
+        if root is not None:
+            self.model(root, "end")
+
+    def remove(self) -> None:
+        """Stop listening."""
+        self._hooks.remove()
+
+    def facts(self) -> "dict[str, object]":
+        """What ``recorder.json`` says beside the state."""
+        return {"torch": str(torch.__version__), "record_steps": sorted(self._recording.record_steps)}
