@@ -121,7 +121,7 @@ class TrainingHooks:
         return cross_entropy
 
     def fill_with(self, filler: "object | None") -> None:
-        """Let ``filler.fill_module(module, point)`` fill what a load overwrites; None: no load is under way."""
+        """Let ``filler.fill_module(module, point)`` fill what a load overwrites; None: none is under way."""
         self._filler = filler
 
     def _to_empty(self, original: object) -> object:
