@@ -127,7 +127,7 @@ class Decay(Frozen):
     excluded: tuple[_Pattern, ...] = Field(
         min_length=1, description="regular expressions, searched in the lower-cased parameter name"
     )
-    optimizers: tuple[str, ...] = Field((), description="for these optimizers only; empty: for all")
+    excluded_modules: tuple[str, ...] = Field((), description="classes whose own parameters are not decayed")
     citation: Citation
 
 

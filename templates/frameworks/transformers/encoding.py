@@ -4,6 +4,7 @@ import inspect
 import re
 from pathlib import Path
 
+import transformers
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling, DataCollatorForSeq2Seq
 
 from plumbline_binding.conversations import conversation_of, read_workload
@@ -14,8 +15,12 @@ IGNORED = -100
 def read_tokenizer(job: dict) -> object:
     """The release's tokenizer, with the template that the job names."""
     tokenizer = AutoTokenizer.from_pretrained(job["inputs"]["model"])
-    if "template" in job["inputs"]:
-        tokenizer.chat_template = Path(job["inputs"]["template"]).read_text(encoding="utf-8")
+    named = job["inputs"].get("template")
+    if named is None and not hasattr(transformers.utils, "CHAT_TEMPLATE_FILE"):
+        named = Path(job["inputs"]["model"], "chat_template.jinja")
+        print("transformers %s reads no chat_template.jinja: it is given by hand" % transformers.__version__)
+    if named is not None:
+        tokenizer.chat_template = Path(named).read_text(encoding="utf-8")
     return tokenizer
 
 

@@ -7,7 +7,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from plumbline_binding.recipe import refuse
+from plumbline_binding.recipe import layout_of, refuse
 
 DROPOUTS = ("attention_dropout", "hidden_dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "dropout")
 
@@ -40,7 +40,20 @@ def load_model(job: dict) -> torch.nn.Module:
     options = {**dtype_argument(settings.get("dtype", "default")), **dequantized(config)}
     if "attention" in settings:
         options["attn_implementation"] = settings["attention"]
+    if layout_of(settings) == "fsdp2":
+        options["distributed_config"] = fully_sharded(settings["ranks"])
     return release_class(config).from_pretrained(job["inputs"]["model"], config=config, **options)
+
+
+def fully_sharded(ranks: int) -> object:
+    """FSDP2 by the framework's own plan: accelerate's plugin shards on accelerators only."""
+    try:
+        from transformers.distributed import DistributedConfig
+    except ImportError:
+        refuse("transformers %s shards no model on a CPU (distributed_config)" % transformers.__version__)
+    if "fsdp_size" not in inspect.signature(DistributedConfig).parameters:
+        refuse("transformers %s shards no model on a CPU (fsdp_size)" % transformers.__version__)
+    return DistributedConfig(fsdp_size=ranks)
 
 
 def dtype_argument(dtype: str) -> "dict[str, object]":
@@ -48,9 +61,10 @@ def dtype_argument(dtype: str) -> "dict[str, object]":
     if dtype == "default":
         return {}
     value = dtype if dtype == "auto" else getattr(torch, dtype)
-    renamed = hasattr(transformers.PretrainedConfig, "dtype") or "dtype" in inspect.signature(
-        transformers.PretrainedConfig.__init__
-    ).parameters
+    renamed = (
+        hasattr(transformers.PretrainedConfig, "dtype")
+        or "dtype" in inspect.signature(transformers.PretrainedConfig.__init__).parameters
+    )
     return {"dtype" if renamed else "torch_dtype": value}
 
 

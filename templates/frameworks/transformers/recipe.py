@@ -22,6 +22,7 @@ RENAMED = {
     "label_smoothing": "label_smoothing_factor",
     "average_tokens": "average_tokens_across_devices",
 }
+REFUSED = 3
 OPTIMIZERS = {"adamw": "adamw_torch", "sgd": "sgd", "adafactor": "adafactor"}
 
 
@@ -51,7 +52,8 @@ def render(job: dict, arguments: type) -> "dict[str, object]":
     values["bf16"] = settings.get("autocast", "none") == "bfloat16"
     values.update(_order(settings, known))
     values.update(_optimizer(settings))
-    values.update(_layout(settings, known))
+    if layout_of(settings) != "single":
+        values["ddp_backend"] = "gloo"
     unknown = sorted(set(values) - known)
     if unknown:
         refuse("%s has no argument %s" % (_version(), ", ".join(unknown)))
@@ -69,7 +71,7 @@ def _order(settings: dict, known: "set[str]") -> "dict[str, object]":
 
 def _optimizer(settings: dict) -> "dict[str, object]":
     name = settings.get("optimizer")
-    if name == "sgd":
+    if name == "sgd" and "momentum" in settings:
         return {"optim": "sgd", "optim_args": "momentum=%r" % settings["momentum"]}
     return {"optim": OPTIMIZERS[name]} if name in OPTIMIZERS else {}
 
@@ -86,36 +88,29 @@ def optimizer_class(settings: dict) -> "dict[str, object]":
     found = getattr(torch.optim, "Muon" if name == "muon" else "Adam", None)
     if found is None:
         refuse("torch %s has no Muon" % torch.__version__)
-    options = {"lr": settings["learning_rate"], "eps": settings["epsilon"]}
-    if name == "muon":
-        options["momentum"] = settings["momentum"]
-    else:
+    options = {"lr": settings["learning_rate"]}
+    if name == "adam":
         options["betas"] = (settings["beta1"], settings["beta2"])
+    named = {"eps": "epsilon", "momentum": "momentum"} if name == "muon" else {"eps": "epsilon"}
+    options.update({theirs: settings[ours] for theirs, ours in named.items() if ours in settings})
     return {"optimizer_cls_and_kwargs": (found, options)}
 
 
-def _layout(settings: dict, known: "set[str]") -> "dict[str, object]":
+def layout_of(settings: dict) -> str:
+    """How the ranks share the work."""
     ranks = settings.get("ranks", 1)
     layout = settings.get("layout", "single" if ranks == 1 else "ddp")
     if (layout == "single") != (ranks == 1):
-        refuse("layout %s does not fit %d ranks: single is one rank, ddp and fsdp2 are more" % (layout, ranks))
-    if layout == "single":
-        return {}
-    if layout == "ddp":
-        return {"ddp_backend": "gloo"}
-    return {"ddp_backend": "gloo", **_fully_sharded()}
-
-
-def _fully_sharded() -> "dict[str, object]":
-    """FSDP2 by version: the newer take a flag and default to it, the older take a list of options."""
-    if hasattr(TrainingArguments, "_apply_legacy_fsdp_to_config"):
-        return {"fsdp": True, "fsdp_config": {"version": 2}}
-    return {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2}}
+        refuse(
+            "layout %s does not fit %d ranks: single is one rank, ddp and fsdp2 are more" % (layout, ranks)
+        )
+    return layout
 
 
 def refuse(why: str) -> None:
-    """End the job: the framework does not take this recipe."""
-    sys.exit("refused: " + why)
+    """End the job with code 3: the framework does not take this recipe."""
+    print("refused: " + why, file=sys.stderr)
+    sys.exit(REFUSED)
 
 
 def _version() -> str:

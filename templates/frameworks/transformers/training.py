@@ -23,6 +23,19 @@ class Watch(TrainerCallback):
         self._progress(state.global_step, state.max_steps, "training")
 
 
+def watch_batches(trainer: Trainer, recorder: object) -> None:
+    """Let the recorder see each batch as it enters the training step: with label smoothing the Trainer keeps
+    the labels to itself, and the model is called without them."""
+    step = trainer.training_step
+
+    def training_step(model: object, inputs: dict, *rest: object, **named: object) -> object:
+        recorder.batch(inputs)
+        return step(model, inputs, *rest, **named)
+
+    if hasattr(recorder, "batch"):
+        trainer.training_step = training_step
+
+
 def train(job: dict, recorder: object, progress: object) -> "list[str]":
     """Train by the recipe. Returns what stood in for what: nothing."""
     settings = job["settings"]
@@ -42,6 +55,7 @@ def train(job: dict, recorder: object, progress: object) -> "list[str]":
         **tokenizer_argument(Trainer, tokenizer),
         **optimizer_class(settings),
     )
+    watch_batches(trainer, recorder)
     trainer.train()
     recorder.model(trainer.model, "end")
     return []
