@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(json_output: Json = False, home: Home = None) -> int:
-    """Check the installation (own environment, pins, launcher) and the workspace (disk, database, audit log).
+    """Check the installation (own environment, pins, launcher, container runtimes) and the workspace.
 
     Exit codes: 0 all good (warnings included), 2 something is bad, 3 usage error or crash.
 
@@ -49,7 +49,7 @@ def doctor(json_output: Json = False, home: Home = None) -> int:
     """
     from plumbline_mcp.cli.screen import print_json
 
-    findings = [*_installation(), *_workspace(home)]
+    findings = [*_installation(), *_runtimes(), *_workspace(home)]
     if json_output:
         print_json({"ok": _ok(findings), "findings": [asdict(finding) for finding in findings]})
     else:
@@ -168,6 +168,20 @@ def _sqlite() -> Finding:
         wanted = ".".join(map(str, _OLDEST_SQLITE))
         return Finding("SQLite", "bad", sqlite3.sqlite_version, f"use a Python with SQLite {wanted} or newer")
     return Finding("SQLite", "ok", sqlite3.sqlite_version)
+
+
+# --- what may run jobs -----------------------------------------------------------------------------------
+
+
+def _runtimes() -> Iterable[Finding]:
+    """Which container runtimes answer: a target may name an image only where one does."""
+    from plumbline_mcp.engines.images import runtimes
+
+    for runtime in runtimes():
+        if runtime.answers:
+            yield Finding(runtime.name, "ok", f"answers {runtime.version}".strip())
+        else:
+            yield Finding(runtime.name, "ok", f"starts no image here: {runtime.why}")
 
 
 # --- the workspace ---------------------------------------------------------------------------------------

@@ -29,12 +29,12 @@ RUNTIMES: tuple[RuntimeName, ...] = ("docker", "podman", "apptainer", "pyxis")
 
 _PINNED = re.compile(r"(docker://)?[a-z0-9][a-zA-Z0-9._:/-]*@sha256:[0-9a-f]{64}")
 _SHA256 = re.compile(r"(sha256:)?(?P<hex>[0-9a-f]{64})")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _ANSWER_S = 20.0
 _JOB_VARIABLES = (
     *("HOME", "TMPDIR", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"),
     *("HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES"),
-    *("GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "LANG", "TZ"),
+    *("GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "LANG", "TZ", "PLUMBLINE_RUN"),
 )
 """What a job's own environment says (`plumbline_mcp.engines.launching`) and its container is told too."""
 _CLIENT_VARIABLES = (
@@ -43,6 +43,7 @@ _CLIENT_VARIABLES = (
     *("REGISTRY_AUTH_FILE", "APPTAINER_CACHEDIR", "SLURM_CONF", "SLURM_JOB_ID"),
 )
 """What the runtime's own client needs of ours: where its store, its daemon and its allocation are."""
+_RUNTIME = "runtime.txt"
 _WRITABLE = ("records", "logs", "exit", "output", "scratch")
 """Folders of a run that its container may write into; the rest of the run is read-only."""
 
@@ -115,7 +116,7 @@ def check_image(image: Image) -> None:
         _check_file(image)
     for name in image.variables:
         if not _VARIABLE.fullmatch(name):
-            raise UsageError(f"{name!r} is no name of a variable", "name it as the shell does: NCCL_DEBUG")
+            raise UsageError(f"{name!r} is no name of a variable", "name it in capitals: NCCL_DEBUG")
     for mount in image.mounts:
         _check_mount(mount)
 
@@ -230,10 +231,16 @@ def interpreter(image: Image, seen: tuple[Path, ...], folder: Path) -> Path:
     inner_mount = Mount(source=inner, target=outer)
     text = render(image, name, (*image.mounts, *read, inner_mount), client)
     outer.parent.mkdir(parents=True, exist_ok=True)
-    for path, content in (
-        (inner, f'#!/bin/sh\nexec {shlex.quote(image.python)} "$@"\n'),
-        (outer, text),
-    ):
+    inside = f'#!/bin/sh\nexec {shlex.quote(image.python)} "$@"\n'
+    for path, content in ((inner, inside), (outer, text), (place / _RUNTIME, name)):
         path.write_text(content, encoding="utf-8")
         path.chmod(0o755)
     return outer
+
+
+def runtime_of(python: Path) -> str | None:
+    """The container runtime that this interpreter starts its image with; None for any other interpreter."""
+    try:
+        return (python.parent.parent / _RUNTIME).read_text(encoding="utf-8")
+    except OSError:
+        return None

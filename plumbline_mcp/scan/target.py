@@ -143,7 +143,7 @@ def _refused(path: Path, error: ValidationError) -> UsageError:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"]) or "the file"
     said = first["msg"].removeprefix("Value error, ")
-    met = "" if first["type"] == "missing" else f" (got {str(first.get('input'))[:80]!r})"
+    met = "" if first["type"] == "missing" else f" (got {repr(first.get('input'))[:80]})"
     step = "docs/target.md describes every key"
     if first["type"] == "extra_forbidden":
         fields = _fields(first["loc"][:-1])
