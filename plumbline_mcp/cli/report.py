@@ -8,10 +8,12 @@ import typer
 from plumbline_mcp.cli.options import FLAG, Home, Json, paragraphs
 
 if TYPE_CHECKING:
+    from plumbline_mcp.report.history import Standing
     from plumbline_mcp.workspace import StoredVerdict, Workspace
 
 _CONSIDERED = 500
-"""The newest verdicts among which the latest of each check and its inputs is looked for."""
+"""The newest verdicts among which those that count are looked for."""
+_RUNS = 10_000
 
 
 NAME = "report"
@@ -29,9 +31,7 @@ def register(app: typer.Typer) -> None:
 def report(
     identifiers: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="ID", help="Verdicts; default: the latest of each check on each set of inputs."
-        ),
+        typer.Argument(metavar="ID", help="Verdicts; default: the newest of each check on each subject."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -46,6 +46,10 @@ def report(
 ) -> None:
     """Write report.html (one self-contained page) and report.md from stored verdicts.
 
+    The newest verdict on each subject counts; the earlier ones are listed below it. A subject is a check on
+    the same inputs with the same content and options; runs of one procedure on the same inputs are one
+    subject, whatever their settings. A verdict that decided nothing takes the place of no failure.
+
     Example: plumbline report --output scan-of-today
     """
     from plumbline_mcp.cli.screen import console, print_json, untrusted
@@ -53,9 +57,12 @@ def report(
     from plumbline_mcp.workspace import Workspace
 
     workspace = Workspace.open(home, create=False)
-    chosen = _chosen(workspace, identifiers or [], all_)
-    left_out = _left_out(workspace, chosen)
-    written = write_report(chosen, output or workspace.home / "reports" / "latest", left_out=left_out)
+    counting = _chosen(workspace, identifiers or [], all_)
+    earlier = {one.stored.verdict.id: one.earlier for one in counting if one.earlier}
+    chosen = [one.stored for one in counting]
+    left_out = _left_out(workspace, [*chosen, *(each for many in earlier.values() for each in many)])
+    folder = output or workspace.home / "reports" / "latest"
+    written = write_report(chosen, folder, left_out=left_out, earlier=earlier)
     if json_output:
         print_json(written)
     else:
@@ -69,20 +76,23 @@ def report(
         webbrowser.open(written.html.as_uri())
 
 
-def _chosen(workspace: "Workspace", identifiers: list[str], everything: bool) -> "list[StoredVerdict]":
-    """The named verdicts, all, or the latest of each subject. Raises `UsageError`: there is none."""
+def _chosen(workspace: "Workspace", identifiers: list[str], everything: bool) -> "list[Standing]":
+    """The named verdicts, all, or those that count. Raises `UsageError`: there is none."""
     from plumbline_mcp.errors import UsageError
-    from plumbline_mcp.report.subjects import newest_of_each
+    from plumbline_mcp.report.history import Standing, standing
 
     if identifiers and everything:
         raise typer.BadParameter("name verdicts or take all of them, not both", param_hint="--all")
     if identifiers:
-        return [workspace.verdict(name) for name in dict.fromkeys(identifiers)]
+        return [Standing(workspace.verdict(name)) for name in dict.fromkeys(identifiers)]
     limit = max(workspace.verdict_count(), 1) if everything else _CONSIDERED
     found = workspace.verdicts(limit=limit)
     if not found:
         raise UsageError(f"there is no verdict in {workspace.home} yet", "plumbline check --help")
-    return found[::-1] if everything else newest_of_each(found)
+    if everything:
+        return [Standing(stored) for stored in found[::-1]]
+    jobs = {str(workspace.runs / run.run_id): run.job for run in workspace.runs_list(limit=_RUNS)}
+    return standing(found, jobs)
 
 
 def _left_out(workspace: "Workspace", chosen: "list[StoredVerdict]") -> str:

@@ -1,7 +1,6 @@
 """What a verdict judged, as its stored inputs say: verdicts on different inputs are on different subjects."""
 
 import json
-from collections.abc import Iterable
 from pathlib import PurePath
 
 from pydantic import JsonValue
@@ -12,7 +11,7 @@ from plumbline_mcp.workspace import StoredVerdict
 
 Facts = tuple[tuple[str, str], ...]
 
-_JUDGED = ("rows", "export", "python")
+JUDGED = ("rows", "export", "python")
 """The inputs that hold what is judged, of whichever check."""
 _AGAINST = {"model": "of", "original": "of", "framework": "for"}
 """The inputs it belongs to, with the word that says so."""
@@ -34,7 +33,7 @@ def inputs_of(stored: StoredVerdict) -> Facts:
 def subject(stored: StoredVerdict) -> tuple[str, ...]:
     """What was judged in a few words: its file or folder, what it belongs to, then each optional input."""
     given = stored.inputs
-    judged = [_short(given[name]) for name in _JUDGED if name in given]
+    judged = [_short(given[name]) for name in JUDGED if name in given]
     belongs = [f"{word} {_short(given[name])}" for name, word in _AGAINST.items() if name in given]
     model = _inputs_model(stored.verdict.check)
     optional = (
@@ -44,18 +43,9 @@ def subject(stored: StoredVerdict) -> tuple[str, ...]:
     more = [
         f"{name} {_short(value)}"
         for name, value in given.items()
-        if name in optional and name not in {*_JUDGED, *_AGAINST} and value != defaults.get(name)
+        if name in optional and name not in {*JUDGED, *_AGAINST} and value != defaults.get(name)
     ]
     return (*judged, *belongs[:1], *more)
-
-
-def newest_of_each(newest_first: Iterable[StoredVerdict]) -> list[StoredVerdict]:
-    """The newest verdict of each check on each set of inputs, oldest first."""
-    newest: dict[str, StoredVerdict] = {}
-    for stored in newest_first:
-        key = json.dumps([stored.verdict.check, stored.inputs], sort_keys=True)
-        newest.setdefault(key, stored)
-    return list(newest.values())[::-1]
 
 
 def input_text(value: JsonValue) -> str:

@@ -1,7 +1,9 @@
 """What a report says, worked out from stored verdicts before any page is rendered."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import checks
@@ -13,6 +15,16 @@ from plumbline_mcp.report.subjects import Facts, inputs_of, subject
 from plumbline_mcp.workspace import StoredVerdict
 
 _WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_EVALUATED, Outcome.PASS)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """An earlier verdict on the same subject: it does not count any more."""
+
+    verdict: Verdict
+    created: str
+    changed: str
+    """What was other then: the run, and names of settings with the value of then and of now."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,7 @@ class Section:
     groups: tuple[ProblemGroup, ...]
     measurements: tuple[tuple[str, Measurement], ...]
     limits: tuple[str, ...]
+    earlier: tuple[Earlier, ...] = ()
 
     def measured_by(self, field: str) -> bool:
         """Whether any measurement fills this field (else its column is left out)."""
@@ -64,6 +77,17 @@ class Report:
     left_out: str
 
     @property
+    def superseded(self) -> str:
+        """How many earlier verdicts do not count, and which of them failed; empty when there is none."""
+        earlier = [one.verdict for section in self.sections for one in section.earlier]
+        failed = [verdict.id for verdict in earlier if verdict.outcome is Outcome.FAIL]
+        if not earlier:
+            return ""
+        are = "verdict does" if len(earlier) == 1 else "verdicts do"
+        what = f"{len(earlier)} earlier {are} not count: a newer one judged the same subject."
+        return f"{what} Failed were {_listed(failed)}." if failed else f"{what} None of them failed."
+
+    @property
     def headline(self) -> str:
         """The outcome as one sentence."""
         names = dict.fromkeys(s.verdict.check for s in self.sections if s.verdict.outcome is self.outcome)
@@ -76,10 +100,16 @@ class Report:
         }[self.outcome]
 
 
-def summarize(stored: Sequence[StoredVerdict], planted: str = "", left_out: str = "") -> Report:
+def summarize(
+    stored: Sequence[StoredVerdict],
+    planted: str = "",
+    left_out: str = "",
+    earlier: Mapping[str, Sequence[StoredVerdict]] = MappingProxyType({}),
+) -> Report:
     """Work out a report: the worst outcome first, then in the order of the training lifecycle.
 
     ``planted`` says which fault was planted on purpose, ``left_out`` which verdicts are not in the report.
+    ``earlier`` are, by the id of a verdict, the ones on its subject that it took the place of.
     Raises `UsageError` for no verdict.
     """
     if not stored:
@@ -91,7 +121,7 @@ def summarize(stored: Sequence[StoredVerdict], planted: str = "", left_out: str 
     shared = _shared_target(verdicts)
     return Report(
         outcome=combine(verdict.outcome for verdict in verdicts),
-        sections=tuple(_section(s, known.get(s.verdict.check), shared) for s in ranked),
+        sections=tuple(_section(s, known.get(s.verdict.check), shared, earlier) for s in ranked),
         target=shared,
         as_of=max(s.created for s in stored),
         system_versions=_distinct(verdict.system_version for verdict in verdicts),
@@ -110,7 +140,12 @@ def _rank(stored: StoredVerdict, order: list[str]) -> tuple[int, int, str]:
     return _WORST_FIRST.index(verdict.outcome), place, stored.created
 
 
-def _section(stored: StoredVerdict, check: Check[Any, Any] | None, shared: Facts) -> Section:
+def _section(
+    stored: StoredVerdict,
+    check: Check[Any, Any] | None,
+    shared: Facts,
+    earlier: Mapping[str, Sequence[StoredVerdict]],
+) -> Section:
     verdict = stored.verdict
     return Section(
         verdict=verdict,
@@ -125,7 +160,21 @@ def _section(stored: StoredVerdict, check: Check[Any, Any] | None, shared: Facts
         groups=tuple(group for part in verdict.parts for group in grouped(part)),
         measurements=tuple((part.name, m) for part in verdict.parts for m in part.measurements),
         limits=tuple(_limits(verdict)),
+        earlier=tuple(
+            Earlier(one.verdict, one.created, ", ".join(_changes(one.verdict, verdict)))
+            for one in earlier.get(verdict.id, ())
+        ),
     )
+
+
+def _changes(then: Verdict, now: Verdict) -> Iterable[str]:
+    """What was other: the run, then each setting by name."""
+    if then.run_id != now.run_id:
+        yield f"run {then.run_id or 'none'}, now {now.run_id or 'none'}"
+    for name in dict.fromkeys((*then.settings, *now.settings)):
+        before, after = (json.dumps(one.settings.get(name), ensure_ascii=False) for one in (then, now))
+        if before != after and name not in now.target and not before.startswith('"/'):
+            yield f"{name} {before}, now {after}"
 
 
 def _limits(verdict: Verdict) -> Iterable[str]:

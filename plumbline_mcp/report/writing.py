@@ -1,9 +1,10 @@
 """Renders a report and writes it: no page is ever half written."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 
 from checks.verdict import Frozen
 from plumbline_mcp.errors import PlumblineError
@@ -19,12 +20,17 @@ class ReportFiles(Frozen):
 
 
 def write_report(
-    stored: Sequence[StoredVerdict], folder: Path, *, planted: str = "", left_out: str = ""
+    stored: Sequence[StoredVerdict],
+    folder: Path,
+    *,
+    planted: str = "",
+    left_out: str = "",
+    earlier: Mapping[str, Sequence[StoredVerdict]] = MappingProxyType({}),
 ) -> ReportFiles:
     """Write ``report.html`` and ``report.md`` into ``folder`` (made when missing).
 
-    ``planted`` and ``left_out`` are as for `summarize`. The same verdicts give the same bytes. Raises
-    `PlumblineError` when nothing can be written there.
+    ``planted``, ``left_out`` and ``earlier`` are as for `summarize`. The same verdicts give the same bytes.
+    Raises `PlumblineError` when nothing can be written there.
     """
     from plumbline_mcp.report.pages import (
         render_html,
@@ -32,7 +38,7 @@ def write_report(
     )  # jinja2 and matplotlib load only here
     from plumbline_mcp.report.summary import summarize
 
-    report = summarize(stored, planted, left_out)
+    report = summarize(stored, planted, left_out, earlier)
     folder = folder.expanduser().absolute()
     files = ReportFiles(html=folder / "report.html", markdown=folder / "report.md")
     pages = {files.html: render_html(report), files.markdown: render_markdown(report)}

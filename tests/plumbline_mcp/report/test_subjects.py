@@ -4,7 +4,7 @@ from pathlib import Path
 
 from checks.verdict import Outcome, Verdict
 from plumbline_mcp.report import write_report
-from plumbline_mcp.report.subjects import inputs_of, newest_of_each, subject
+from plumbline_mcp.report.subjects import inputs_of, subject
 from plumbline_mcp.workspace import StoredVerdict
 
 
@@ -18,21 +18,6 @@ def stored(
     return StoredVerdict.model_validate(
         {"verdict": verdict, "inputs": inputs, "created": f"2026-11-30T12:00:0{number}", "sha256": "ab" * 32}
     )
-
-
-def test_verdicts_on_other_rows_are_on_another_subject() -> None:
-    older, failed, again = (
-        stored(1, "/r/a.jsonl"),
-        stored(2, "/r/b.jsonl", Outcome.FAIL),
-        stored(3, "/r/a.jsonl"),
-    )
-    kept = newest_of_each([again, failed, older])
-    assert [each.verdict.id for each in kept] == ["data-0002", "data-0003"]
-
-
-def test_another_setting_is_another_subject() -> None:
-    kept = newest_of_each([stored(2, "/r/a.jsonl", supervise="last"), stored(1, "/r/a.jsonl")])
-    assert len(kept) == 2
 
 
 def test_a_subject_names_the_rows_the_model_and_settings_that_are_no_defaults() -> None:

@@ -1,0 +1,97 @@
+"""Which verdicts stand and which a newer one on the same subject took the place of.
+
+A subject is a check on inputs of the same roles: the same paths with the same content, as far as both
+verdicts hold digests of it, and the same options of the check. What is judged may change: a run stands for
+its procedure, its framework and its job's inputs, whatever its settings were, because a job is mended by its
+settings as often as by its code; a change of settings is told beside the earlier verdict. Rows or an export
+outside a run are known by their path alone. A newer verdict that decided nothing replaces no failure.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from checks.records.runs import Job
+from checks.verdict import Outcome
+from plumbline_mcp.report.subjects import JUDGED
+from plumbline_mcp.workspace import StoredVerdict
+
+Content = dict[tuple[str, str], str]
+"""By input and path below it: the digest of a file, as the verdict's evidence has it."""
+_DECIDED = (Outcome.PASS, Outcome.FAIL)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A verdict that counts, and the earlier ones on its subject, newest first."""
+
+    stored: StoredVerdict
+    earlier: tuple[StoredVerdict, ...] = ()
+
+
+@dataclass
+class _Subject:
+    """The verdicts on one subject, newest first, and what is known of its inputs' content."""
+
+    verdicts: list[StoredVerdict] = field(default_factory=list)
+    content: Content = field(default_factory=dict)
+
+    def holds(self, content: Content) -> bool:
+        """Whether no input is known to have had other content."""
+        return all(self.content.get(place, digest) == digest for place, digest in content.items())
+
+    def add(self, stored: StoredVerdict, content: Content) -> None:
+        self.verdicts.append(stored)
+        self.content = content | self.content
+
+
+def standing(newest_first: Iterable[StoredVerdict], jobs: Mapping[str, Job]) -> list[Standing]:
+    """The verdicts that count, oldest first; ``jobs`` are the known runs by the path of their folder."""
+    subjects: dict[str, list[_Subject]] = {}
+    for stored in newest_first:
+        alike, content = subjects.setdefault(_key(stored, jobs), []), _content(stored, jobs)
+        found = next((subject for subject in alike if subject.holds(content)), None)
+        if found is None:
+            alike.append(found := _Subject())
+        found.add(stored, content)
+    kept = [one for alike in subjects.values() for subject in alike for one in _counting(subject.verdicts)]
+    return sorted(kept, key=lambda one: (one.stored.created, one.stored.verdict.id))
+
+
+def _counting(verdicts: list[StoredVerdict]) -> list[Standing]:
+    """The newest; also the newest failure where nothing newer decided whether it is mended."""
+    newest, *earlier = verdicts
+    if newest.verdict.outcome in _DECIDED:
+        return [Standing(newest, tuple(earlier))]
+    decided = next((one for one in earlier if one.verdict.outcome in _DECIDED), None)
+    if decided is None or decided.verdict.outcome is not Outcome.FAIL:
+        return [Standing(newest, tuple(earlier))]
+    place = earlier.index(decided)
+    return [Standing(newest, tuple(earlier[:place])), Standing(decided, tuple(earlier[place + 1 :]))]
+
+
+def _key(stored: StoredVerdict, jobs: Mapping[str, Job]) -> str:
+    inputs = {name: _identity(value, jobs) for name, value in stored.inputs.items()}
+    return json.dumps([stored.verdict.check, inputs], sort_keys=True, default=str)
+
+
+def _identity(value: object, jobs: Mapping[str, Job]) -> object:
+    """An input; of a run what its job did and to what."""
+    job = jobs.get(value) if isinstance(value, str) else None
+    return value if job is None else {"run": [job.procedure, job.framework, job.inputs]}
+
+
+def _content(stored: StoredVerdict, jobs: Mapping[str, Job]) -> Content:
+    """The digests of what was given, not of what was judged."""
+    given = {
+        name: PurePath(value)
+        for name, value in stored.inputs.items()
+        if isinstance(value, str) and name not in JUDGED and value not in jobs
+    }
+    return {
+        (name, str(PurePath(evidence.path).relative_to(path))): evidence.sha256
+        for evidence in stored.verdict.evidence
+        for name, path in given.items()
+        if path.is_absolute() and PurePath(evidence.path).is_relative_to(path)
+    }
