@@ -22,6 +22,8 @@ from checks.conversations.opening import (
 from checks.conversations.pairing import Pair, pair
 from checks.conversations.parts import PARTS, judge_rows
 from checks.conversations.rows_case import Rows
+from checks.conversations.wrapping import Unwrapped
+from checks.records.documents import Document
 from checks.records.rows import read_dump
 from checks.records.run_rows import read_run_rows
 from checks.records.runs import RunFolder, is_run_folder
@@ -56,6 +58,15 @@ class DataCheck(Check[DataInputs, DataCase]):
     and tokenised by its own tokenizer. Which tokens the loss should cover comes from two independent
     references: the prefix difference in token space, and a rendering of sentinel texts that is mapped back.
     Where they do not decide a turn, ``labels`` is inconclusive and says why.
+
+    ``--packing documents``: whole documents share a sequence. ``--packing wrapped``: the rows one after the
+    other are one stream, sliced at ``--max-length``; documents are cut and lie in two or more sequences (TRL
+    names it the same; ``group_texts`` of the transformers examples does it). Sequences are looked up in the
+    workload's stream, so neither ranks nor shuffling of sequences matter; rows are put together again and
+    judged like any others, and ids/packing judges the slices. The verdict is inconclusive where rows were
+    shuffled before they were packed and sequences are out of order too, or where texts repeat so that
+    sequences fit in several places. A supervised token that stands first in a slice is counted: no loss
+    reaches it.
 
     Parts: ids/content, ids/order, ids/truncation, ids/positions, ids/packing, ids/coverage, ids/epochs,
     labels, stop; for a run folder also run (what became of each rank).
@@ -149,20 +160,30 @@ def _unfinished(name: str) -> Part:
 def _slice(rows: Rows, sequence: int, pairs: tuple[Pair, ...]) -> Rows:
     """One sequence and the workload rows in it."""
     chosen = [each for each in pairs if each.document.sequence.index == sequence]
+    held = {index for each in chosen for index in _recorded_in(each.document)}
     return replace(
         rows,
         documents=tuple(each.document for each in chosen),
         rows=tuple(each.row for each in chosen),
         recipe=replace(rows.recipe, epochs=None),
+        wrapped=tuple(each for each in rows.wrapped if each.index in held),
+        repeated=(),
     )
 
 
+def _recorded_in(document: Document) -> set[int]:
+    """The recorded sequences that hold a document which packing cut."""
+    sequence = document.sequence
+    return {index for _, index, _ in sequence.pieces} if isinstance(sequence, Unwrapped) else set()
+
+
 def _is_rich(case: DataCase) -> bool:
-    """Whether every fault has something to act on: a decided turn and, where documents are packed, two of
-    them.
-    """
-    packed = case.rows.recipe.packing == "none" or len(case.rows.documents) > 1
-    return packed and any(turn.decided and turn.supervised for row in case.rows.rows for turn in row.turns)
+    """Whether every fault has something to act on: a decided turn and, where rows are packed, an edge."""
+    decided = any(turn.decided and turn.supervised for row in case.rows.rows for turn in row.turns)
+    packing, documents = case.rows.recipe.packing, case.rows.documents
+    if packing == "wrapped":
+        return decided and any(len(_recorded_in(document)) > 1 for document in documents)
+    return decided and (packing == "none" or len(documents) > 1)
 
 
 def _is_clean(check: DataCheck, case: DataCase) -> bool:

@@ -10,6 +10,7 @@ from checks.conversations.alignment import align
 from checks.conversations.labels import LabelledRow, labelled
 from checks.conversations.pairing import Pair, pair
 from checks.conversations.rows_case import Rows
+from checks.conversations.wrapping import Unwrapped
 from checks.records.documents import Document
 from checks.records.rows import IGNORED, Sequence
 from checks.references.expected import MUST, MUST_NOT
@@ -168,6 +169,27 @@ def _boundary_ignored(case: Rows) -> Rows:
     raise NotApplicable("the slice has no packed sequence with position ids")
 
 
+def _one_shorter(document: Document) -> Document:
+    return replace(document, end=document.end - 1, high=document.high - 1)
+
+
+def _token_lost_at_the_cut(case: Rows) -> Rows:
+    for document in case.documents:
+        sequence = document.sequence
+        if not isinstance(sequence, Unwrapped) or len(sequence.pieces) < 2:
+            continue
+        cut = sequence.pieces[1][0]
+        shorter = replace(
+            sequence,
+            ids=np.delete(sequence.ids, cut),
+            labels=None if sequence.labels is None else np.delete(sequence.labels, cut),
+            attention=None if sequence.attention is None else np.delete(sequence.attention, cut),
+            weights=None if sequence.weights is None else np.delete(sequence.weights, cut),
+        )
+        return _with_sequence(case, sequence, shorter, _one_shorter)
+    raise NotApplicable("the slice has no row that packing cut across sequences")
+
+
 def _attention_hole(case: Rows) -> Rows:
     for each in _pairs(case):
         sequence, (start, end) = each.document.sequence, each.body
@@ -188,4 +210,5 @@ FAULTS = (
     InjectedFault("row dropped", "ids/content", "row-missing", _dropped_row),
     InjectedFault("token left out of attention", "ids/content", "attention-masked", _attention_hole),
     InjectedFault("packed boundary ignored", "ids/packing", "boundary-ignored", _boundary_ignored),
+    InjectedFault("token lost where a row is cut", "ids/content", "content-differs", _token_lost_at_the_cut),
 )

@@ -6,6 +6,7 @@ from checks.conversations.alignment import Fit
 from checks.conversations.labels import place_of
 from checks.conversations.pairing import Pair, Pairing
 from checks.conversations.rows_case import Epochs, Rows, comparable, not_here
+from checks.conversations.wrapped_part import repeated_problems
 from checks.records.documents import Document
 from checks.references.expected import MUST, STOP, ExpectedRow, describe
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
@@ -187,7 +188,7 @@ def _wrongly_cut(each: Pair, limit: int | None) -> Problem:
 def coverage_part(case: Rows, epochs: Epochs) -> Part:
     """Whether each row is there once in every epoch, over all ranks (rows in no epoch: see content)."""
     never = {row.index for row in epochs.never}
-    problems = []
+    problems = repeated_problems(case)
     for number, pairing in zip(epochs.numbers, epochs.pairings, strict=True):
         problems += [
             Problem(

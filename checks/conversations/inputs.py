@@ -46,12 +46,16 @@ class DataInputs(Inputs):
         examples=["2026-01-31"],
     )
     max_length: int | None = Field(
-        None, ge=1, description="tokens after which the recipe cuts a row", examples=[4096]
-    )
-    packing: Literal["none", "documents"] | None = Field(
         None,
-        description="whether the recipe packs several whole documents into a sequence; where neither this "
-        "nor a run says, it packs none",
+        ge=1,
+        description="tokens after which the recipe cuts a row (with wrapped packing: a sequence)",
+        examples=[4096],
+    )
+    packing: Literal["none", "documents", "wrapped"] | None = Field(
+        None,
+        description="whether the recipe packs several whole documents into a sequence (documents), or slices "
+        "the stream of all documents at --max-length, which cuts documents across sequences (wrapped); where "
+        "neither this nor a run says, it packs none",
     )
     shuffle: bool | None = Field(
         None,

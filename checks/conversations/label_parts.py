@@ -11,6 +11,7 @@ from checks.conversations.loss_edges import (
     weight_problems,
 )
 from checks.conversations.rows_case import Epochs, Rows
+from checks.conversations.wrapped_part import first_token_notes
 from checks.references.expected import EITHER, Turn
 from checks.references.spans import Stop
 from checks.verdict import Coverage, Measurement, Outcome, Part, part_of
@@ -46,6 +47,7 @@ def labels_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
             "no labels"
         )
     notes += case.recipe.notes
+    notes += first_token_notes(case)
     notes += weight_notes(rows)
     if either := sum(int((row.supervised & (row.mask == EITHER)).sum()) for row in rows):
         notes.append(f"{either} supervised tokens may be so or not: text after a stop token, a next header")

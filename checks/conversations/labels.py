@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checks.conversations.pairing import Pair
+from checks.conversations.wrapping import Unwrapped
 from checks.records.documents import Document
 from checks.records.rows import IGNORED
 from checks.references.expected import EITHER, MUST, MUST_NOT, STOP, ExpectedRow, Turn
@@ -44,9 +45,11 @@ def place_of(
     document: Document, row: ExpectedRow | None, token: int | None = None, turn: int | None = None
 ) -> Place:
     """The place of a token of a row in a recorded document."""
+    sequence = document.sequence
+    inside = document.start + max(token or 0, 0)
     return Place(
         row=row.index if row else document.row,
-        sequence=document.sequence.index,
+        sequence=sequence.recorded(inside) if isinstance(sequence, Unwrapped) else sequence.index,
         turn=turn,
         token=None if token is None else max(token, 0),
         epoch=document.sequence.epoch,

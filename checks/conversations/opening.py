@@ -13,6 +13,7 @@ from checks.conversations.alignment import Terms
 from checks.conversations.cutting import cut_documents
 from checks.conversations.inputs import DataInputs
 from checks.conversations.rows_case import Recipe, Rows
+from checks.conversations.wrapping import unwrap
 from checks.errors import BadInput
 from checks.records.documents import aligned
 from checks.records.rows import Dump
@@ -134,14 +135,16 @@ def recipe_of(
 ) -> Recipe:
     """The settings as the judge needs them. Raises `BadInput`."""
     padding = {tokenizer.id_of("pad_token"), tokenizer.id_of("eos_token")}
+    length, wrapped = _number(used["max_length"], "max_length"), used["packing"] == "wrapped"
     terms = Terms(
-        max_length=_number(used["max_length"], "max_length"),
+        max_length=None if wrapped else length,
         padding=frozenset(number for number in padding if number is not None),
         stops=stops.ids,
         shifted=used["labels"] == "shifted",
     )
     return Recipe(
         packing=str(used["packing"]),
+        sequence_length=length if wrapped else None,
         shuffle=bool(used["shuffle"]),
         epochs=_number(used["epochs"], "epochs"),
         world_size=world_size,
@@ -185,11 +188,14 @@ def _number(value: JsonValue, name: str) -> int | None:
 def rows_of(
     reference: Reference, conversations: list[Conversation], dump: Dump, recipe: Recipe, progress: Progress
 ) -> Rows:
-    """The documents of the dump beside the rendered workload."""
+    """The documents of the dump beside the rendered workload. Raises `Inconclusive` (see `unwrap`)."""
     rows = tuple(reference.rows(conversations, progress))
     sequences = dump.sequences
     if recipe.terms.shifted:
         sequences = tuple(aligned(sequence) for sequence in sequences)
+    if recipe.packing == "wrapped":
+        found = unwrap(dump.sequences, sequences, list(rows), recipe.terms, recipe.shuffle)
+        return Rows(found.documents, rows, recipe, reference.tokenizer, dump.sequences, found.repeated)
     documents = cut_documents(sequences, list(rows), recipe.packing != "none", recipe.terms)
     return Rows(documents, rows, recipe, reference.tokenizer)
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from checks.conversations.labels import place_of
 from checks.conversations.rows_case import Epochs, Rows, not_here
+from checks.conversations.wrapped_part import wrapped_part
 from checks.records.documents import Document
 from checks.verdict import Coverage, Outcome, Part, Problem, part_of
 
@@ -36,7 +37,9 @@ def _bodies(epochs: Epochs) -> dict[tuple[int, int], tuple[int, int]]:
 
 
 def packing_part(case: Rows, epochs: Epochs) -> Part:
-    """Whether position ids start again at each document."""
+    """Whether position ids start again at each document; with wrapped packing see `wrapped_part`."""
+    if case.recipe.packing == "wrapped":
+        return wrapped_part(case)
     sequences = {document.sequence.index for document in case.documents}
     packed, bodies = _packed(case), _bodies(epochs)
     if case.recipe.packing == "none" and not packed:
@@ -77,7 +80,7 @@ def _packed_unasked(document: Document) -> Problem:
         code="packing-differs",
         message="several documents share a sequence though the recipe packs none",
         place=place_of(document, None),
-        next_step="if the recipe packs documents, say so with --packing documents",
+        next_step="if the recipe packs documents, say so with --packing documents (or wrapped)",
     )
 
 

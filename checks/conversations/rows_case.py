@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from checks.conversations.alignment import Fit, Terms
 from checks.conversations.pairing import Pair, Pairing
 from checks.records.documents import Document
+from checks.records.rows import Sequence
 from checks.references.expected import ExpectedRow
 from checks.references.tokenization import ReleaseTokenizer
 from checks.verdict import Outcome, Part
@@ -14,11 +15,13 @@ from checks.verdict import Outcome, Part
 class Recipe:
     """The settings that decide the right answer.
 
+    ``sequence_length``: where packing slices the stream of all rows (rows themselves are then not cut);
     ``stops_named``: whether the release's generation_config.json names the stop ids. ``notes``: what the
     reader of the rows has to say of their columns.
     """
 
     packing: str = "none"
+    sequence_length: int | None = None
     shuffle: bool = False
     epochs: int | None = None
     world_size: int = 1
@@ -30,12 +33,18 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Rows:
-    """What is judged: documents of every epoch beside the workload's rows."""
+    """What is judged: documents of every epoch beside the workload's rows.
+
+    Where packing cuts rows across sequences, the documents are rows put together again; ``wrapped`` are then
+    the sequences as recorded, and ``repeated`` those whose tokens another one of their epoch holds.
+    """
 
     documents: tuple[Document, ...]
     rows: tuple[ExpectedRow, ...]
     recipe: Recipe
     tokenizer: ReleaseTokenizer
+    wrapped: tuple[Sequence, ...] = ()
+    repeated: tuple[Sequence, ...] = ()
 
 
 @dataclass(frozen=True)

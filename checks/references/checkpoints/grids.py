@@ -9,6 +9,7 @@ the original's.
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from checks.references.checkpoints.formats import Floats
 from checks.references.checkpoints.layouts import Values, grid
@@ -51,9 +52,9 @@ def _lies_on(before: Floats, after: Floats, levels: int, height: int, width: int
     return bool(np.median(_distinct(before, height, width)) > COARSE_GRID_FACTOR * levels)
 
 
-def _distinct(values: Floats, height: int, width: int) -> Floats:
+def _distinct(values: Floats, height: int, width: int) -> npt.NDArray[np.int64]:
     """int64[blocks]: how many distinct numbers each whole block holds (-0.0 equals +0.0)."""
     down, across = values.shape[0] // height, values.shape[1] // width
     whole = values[: down * height, : across * width].reshape(down, height, across, width)
     blocks = np.sort(whole.transpose(0, 2, 1, 3).reshape(down * across, height * width), axis=1)
-    return 1 + np.count_nonzero(np.diff(blocks, axis=1), axis=1)
+    return np.asarray(1 + np.count_nonzero(np.diff(blocks, axis=1), axis=1), dtype=np.int64)
