@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import resource
 import shutil
 import sqlite3
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from checks.records.runs import Job
 from checks.verdict import Outcome, Verdict
 from plumbline_mcp.cli import doctor
 from plumbline_mcp.workspace import Workspace
@@ -122,6 +124,22 @@ def test_report_keeps_the_failure_of_one_input_beside_the_pass_of_another(tmp_pa
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "data-0001" in page
     assert "not in this report" not in page
+
+
+def test_report_counts_the_rerun_of_a_mended_job_and_keeps_a_run_on_other_inputs(tmp_path: Path) -> None:
+    workspace, failed = Workspace.open(tmp_path / "home"), handmade_verdicts.data_fail()
+    passed = failed.model_copy(update={"outcome": Outcome.PASS, "parts": (), "reason": "all hold"})
+    for number, (workload, verdict) in enumerate((("/w", failed), ("/w", passed), ("/other", passed)), 1):
+        inputs = {"model": "/m", "workload": workload}
+        workspace.add_run(Job(run_id=f"rows-{number:04d}", procedure="rows", framework="x", inputs=inputs))
+        rows = str(workspace.runs / f"rows-{number:04d}")
+        workspace.add_verdict(verdict, inputs | {"rows": rows})
+    plumbline("report", "--output", str(tmp_path / "out"), home=workspace.home)
+    page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert page.startswith("# Plumbline report: ✓ pass")
+    said = "1 earlier verdict does not count: a newer one judged the same subject. Failed were data-0001."
+    assert said in page
+    assert re.findall(r"^\| (data-\d+)", page, re.MULTILINE) == ["data-0002", "data-0003"]
 
 
 def test_report_of_chosen_verdicts(filled: Path, tmp_path: Path) -> None:
