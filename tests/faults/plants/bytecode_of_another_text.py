@@ -1,4 +1,4 @@
-"""Replaces cached byte code by that of another text. Arguments: folder, pattern of the source, old text, new text.
+"""Replaces cached byte code by that of another text. Arguments: folder, pattern of the source, old and new.
 
 The header is what an import compares: time and size of the source, which stays as it is. Run with a Python of
 the environment's own release, else nothing would be run in place of the source.
