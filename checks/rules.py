@@ -37,6 +37,10 @@ MAX_ROWS = 4_000_000
 """Rows of a workload or sequences of a dump."""
 MAX_TOKENS = 2**29
 """Tokens of a dump or of the reference held in memory (int32: 2 GiB each for ids and labels)."""
+MAX_MODEL_RECORDS = 4_000_000
+"""Lines of one rank's model.jsonl or fills.jsonl. Source: the largest mixtures of experts have 100,000 tensors
+expert by expert; a run records them at a handful of moments.
+"""
 CLEAN_ROW_TRIES = 64
 """Rows tried when looking for a clean one to inject faults into; it changes no judgement of the input."""
 
@@ -97,6 +101,15 @@ FULL_DIGEST_BYTES = 64 * 2**20
 Source: hashing costs more than comparing; the tensors themselves are compared bit for bit.
 """
 
+# --- load ---------------------------------------------------------------------------------------------------
+BUFFER_ULPS = 4
+"""Units in the last place between a computed buffer (rotary frequencies) and the reference's.
+
+Derivation: 1 / base^(2i/d) is one power and one division; vectorised powers are within 1 unit (SLEEF, u10) and
+the division rounds within half a unit, on each of the two sides: 3 units, and one for the scaled variants'
+product. Frequencies of another base, or half of the dimensions, are off by percents.
+"""
+
 # --- image: limits of the probe (never how it is judged) ----------------------------------------------------
 PROBE_TIME_LIMIT_S = 300
 """A probe hashes one framework's files: half a second for 4,600 files of transformers 5.24 on a local disk,
@@ -108,3 +121,81 @@ BYTECODE_BATCH = 200
 core, so a batch takes 0.4 s: progress is seen, and starting an interpreter (20 ms) is a twentieth of it."""
 BYTECODE_WORKERS = 8
 """Interpreters that compare byte code at once, at most: each holds one source's code objects."""
+
+# --- optimizer step -----------------------------------------------------------------------------------------
+SUMMATION_DEVIATIONS = 8.0
+"""Rounding of a sum of n terms: at most 8 sqrt(n) units of the accumulator, relative to the sum of magnitudes.
+
+Source: Higham and Mary 2019, *A new approach to probabilistic rounding error analysis*, theorem 2.4: with
+rounding errors of mean zero the bound lambda sqrt(n) u fails with probability 2 exp(-lambda^2 / 2), 3e-14 for
+8. The worst case n u would be 0.012 at a vocabulary of 200,000 and hide a mean taken per rank; blocked and
+pairwise summation, which kernels use, stay below sqrt(n).
+"""
+SMALLEST_NORMAL = 2.0**-126
+"""What may be lost where squares underflow: the smallest normal float32 and bfloat16 (IEEE 754-2019), since
+hardware may flush what is smaller to zero."""
+MAX_RECORD_LINES = 2_000_000
+"""Lines of a step or model record. Source: a step's line each for the longest runs met, one million steps."""
+MAX_STEP_ELEMENTS = 2**27
+"""Elements of one recorded tensor that is read whole (1 GiB in float64)."""
+LOGIT_ROUNDING = 8.0 * 2.0**7 * 2.0**-24
+"""Relative rounding of a sum of exponentials over the vocabulary in float32: 6.1e-5.
+
+Derivation: SUMMATION_DEVIATIONS * sqrt(V / 16) * u with V = 2^18, above every vocabulary met, and 16 partial
+sums, the fewest that a vectorised kernel keeps; u = 2^-24.
+"""
+MAX_TOKEN_WEIGHT_ERROR = 0.25
+"""A token whose weight rounding may change by more than a quarter says nothing of it and is left out.
+
+Derivation: a quarter is half of what a halved weight changes.
+"""
+GRADIENT_DEVIATIONS = 4.0
+"""Rounding of a weight's gradient, in root mean square units: 4 times sqrt(sum of squares) of
+
+u ||S_k|| and u ||S_1 + ... + S_k|| for each micro-batch k (the product and its accumulation are rounded to the
+coarser of the gradient's and the computation's dtype), u_g ||S|| for each rank (the reduction), and
+2^-24 sqrt(n) sqrt(sum_t |g_t|^2 |x_t|^2) (the n positions summed in float32).
+
+Derivation: each rounding is at most u, relative, and errors of different elements are of mean zero, so the norm
+of their sum concentrates below the root of the squares' sum; 4 leaves room for errors that go together.
+"""
+NORM_ROUNDING = 4.0 * 2.0**13 * 2.0**-24
+"""Relative rounding of a gradient norm in float32: 2e-3.
+
+Derivation: half (a square root) of SUMMATION_DEVIATIONS * sqrt(n / 16) * u with n = 2^30 elements of one
+gradient, u = 2^-24. Where gradients are narrower, torch rounds each gradient's norm, their norm and the factor
+to that dtype: three units more. A norm that counts one of two equal ranks alone is off by 0.29.
+"""
+CLIP_EPSILON = 1e-6
+"""What ``torch.nn.utils.clip_grad_norm_`` adds to the norm that it divides by (its documentation, 2.13)."""
+LEARNING_RATE_ROUNDING = 2.0**-22
+"""Largest error of a learning rate, relative to the recipe's highest: schedules are computed in float64, and a
+rate that is kept in a float32 tensor is rounded to 2^-24 of itself."""
+ADAPTER_SCALING = 0.02
+"""Largest relative error of an adapter's measured scaling.
+
+Derivation: it is the ratio of two gradients that autograd computed one from the other: one multiplication, and
+under autocast a cast of each to bfloat16: at most 3 units of 2^-8 relative for each element. A rank or alpha
+that is off by one in 32 changes it by 0.03.
+"""
+RUNNING_ERROR_SLACK = 2.0
+"""Factor on the running error bound of an update (Higham 2002, section 3.3).
+
+Derivation: the bound follows one order of operations to first order; kernels that fuse, split or reorder them
+(single tensor, foreach, fused) round at most as often. The factor covers products of roundings and the order.
+"""
+MUON_FLOORS = 2.0
+"""How far beside the recipe's direction a Muon update may lie, in floors F measured on the same matrix.
+
+Derivation: F = ||bf16 - fp64|| / ||fp64|| of the Newton-Schulz iteration. Another kernel rounds elsewhere: two
+independent roundings lie sqrt(2) F apart; a momentum buffer in bfloat16 adds one more rounding of the input.
+Along the direction an error of norm F changes the length by at most F.
+"""
+BLIND_SHARE = 0.5
+"""A bound on the length of an update that reaches one half would pass a halved update."""
+LOST_UPDATES = 0.01
+"""Largest share of weights that float32 arithmetic would move and that did not move.
+
+Derivation: of float32 parameters none are lost, by definition. Adam moves every weight by about the same, so
+a lost share s leaves sqrt(s) of the update's norm out: a tenth at one percent.
+"""

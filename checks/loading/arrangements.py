@@ -1,8 +1,8 @@
 """Values of parameters made of the release's tensors: stacked, joined, interleaved, cut; read by rows.
 
 Every view reads the rows of its grid (see `checks.references.checkpoints.layouts`) from the rows of what it
-is made of, so that a fused tensor of all experts never comes into memory whole. A swap of the last two axes is
-`layouts.Transposed`.
+is made of, so that a fused tensor of all experts never comes into memory whole. A swap of the last two axes
+is `layouts.Transposed`.
 """
 
 import math
@@ -86,7 +86,9 @@ class Interleaved:
     def __post_init__(self) -> None:
         _same_but_for(self.parts, self.axis)
         if len({part.shape for part in self.parts}) != 1:
-            raise Unfit(f"interleaving needs tensors of one shape, not {_listed({p.shape for p in self.parts})}")
+            raise Unfit(
+                f"interleaving needs tensors of one shape, not {_listed({p.shape for p in self.parts})}"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -102,7 +104,9 @@ class Interleaved:
             return np.stack(pieces, axis=2).reshape(last - first, columns)
         inner = _inner(self.shape, self.axis)
         height = self.shape[self.axis] * inner
-        blocks = [self._block(outer, start, stop, inner, n) for outer, start, stop in _segments(first, last, height)]
+        blocks = [
+            self._block(outer, start, stop, inner, n) for outer, start, stop in _segments(first, last, height)
+        ]
         return _together(blocks, self.shape)
 
     def _block(self, outer: int, start: int, stop: int, inner: int, n: int) -> Floats:
@@ -110,7 +114,9 @@ class Interleaved:
         low, high = start // inner // n, -(-stop // (inner * n))
         length = self.parts[0].shape[self.axis]
         pieces = [
-            part.rows((outer * length + low) * inner, (outer * length + high) * inner).reshape(high - low, inner, -1)
+            part.rows((outer * length + low) * inner, (outer * length + high) * inner).reshape(
+                high - low, inner, -1
+            )
             for part in self.parts
         ]
         rows = np.stack(pieces, axis=1).reshape((high - low) * n * inner, -1)
@@ -151,7 +157,7 @@ class Cut:
 
 
 def _segments(first: int, last: int, height: int) -> Iterator[tuple[int, int, int]]:
-    """Rows ``first`` to ``last`` as (index of the block of ``height`` rows, first row in it, last row in it)."""
+    """Rows ``first`` to ``last`` as (block of ``height`` rows, first row in it, last row in it)."""
     while first < last:
         block, start = divmod(first, height)
         stop = min(height, start + last - first)

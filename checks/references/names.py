@@ -1,8 +1,8 @@
 """Name maps: which tensors of a release a framework's parameters are made of, and how.
 
 A pack's ``names.toml`` lists rules; the first one that fits a release's tensor says where it goes. What no
-rule fits keeps its name. The operations are a closed set: rename, stack, concat, interleave, transpose, split.
-A map is data that a user or an agent may write: an unknown field is refused, and its patterns have
+rule fits keeps its name. The operations are a closed set: rename, stack, concat, interleave, transpose,
+split. A map is data that a user or an agent may write: an unknown field is refused, and its patterns have
 placeholders instead of regular expressions, so that no pattern can run away.
 
     {layer}   digits: the same number in every pattern of a rule
@@ -26,7 +26,7 @@ from checks.verdict import Frozen
 
 FILE = "names.toml"
 _MAX_ANY = 2
-"""``{x*}`` placeholders in one pattern: each one more multiplies the steps of a match by the name's length."""
+"""``{x*}`` placeholders in one pattern: one more multiplies the steps of a match by the name's length."""
 
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]{0,31})(\*?)\}")
 _Pattern = Annotated[str, Field(min_length=1, max_length=300)]
@@ -37,10 +37,10 @@ _Length = tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")] | Annot
 class Operation(Frozen):
     """One step from the release's tensors to parameters.
 
-    ``stack``: tensors of one pattern by their number ``over``, on a new first axis. ``concat``, ``interleave``:
-    what the patterns give, in their order, along ``axis``. ``transpose``: the last two axes swapped. ``split``:
-    along ``axis`` into the parameters of ``to``, equal or of ``sizes`` (products of configuration values and
-    numbers).
+    ``stack``: tensors of one pattern by their number ``over``, on a new first axis. ``concat`` and
+    ``interleave``: what the patterns give, in their order, along ``axis``. ``transpose``: the last two axes
+    swapped. ``split``: along ``axis`` into the parameters of ``to``, equal or of ``sizes`` (products of
+    configuration values and numbers).
     """
 
     op: Literal["stack", "concat", "interleave", "transpose", "split"]
@@ -125,17 +125,20 @@ class Kept(Applies):
 
 
 class NamesFile(Frozen):
-    """``names.toml``. ``same_as``: the map of a built-in pack is used whole; ``distribution``: what versions mean."""
+    """``names.toml``; ``same_as``: a built-in pack with the map; ``distribution``: whose versions count."""
 
     format: Literal[1]
     same_as: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")] | None = None
     distribution: str = ""
+    covers: tuple[_ModelType, ...] = Field(
+        (), description="model types for which the map is known to be whole"
+    )
     rule: tuple[Rule, ...] = Field((), max_length=500)
     kept: tuple[Kept, ...] = Field((), max_length=200)
 
     @model_validator(mode="after")
     def _whole(self) -> "NamesFile":
-        if self.same_as and (self.rule or self.kept or self.distribution):
+        if self.same_as and (self.rule or self.kept or self.distribution or self.covers):
             raise ValueError("same_as takes the other map whole; name nothing beside it")
         if not self.distribution and any(entry.versions for entry in (*self.rule, *self.kept)):
             raise ValueError("versions need the distribution that they are of")
@@ -177,7 +180,9 @@ def _read(folder: Any) -> NamesFile:
     return read_toml(path, NamesFile) if path.is_file() else NamesFile(format=1)
 
 
-def arrange(names: NamesFile, tensors: Mapping[str, object], model_type: str, version: str) -> dict[str, Made]:
+def arrange(
+    names: NamesFile, tensors: Mapping[str, object], model_type: str, version: str
+) -> dict[str, Made]:
     """Every parameter that a release's tensors make, by name.
 
     Raises `Inconclusive` where a rule finds a hole (an expert that the release lacks) or two rules make one
@@ -230,9 +235,7 @@ def _made(rule: Rule, targets: tuple[str, ...], found: Mapping[tuple[int, int], 
     sources = tuple(
         tuple(found[position, index] for index in range(count)) for position in range(len(rule.sources))
     )
-    return [
-        Made(target, sources, rule.operations, part, len(targets)) for part, target in enumerate(targets)
-    ]
+    return [Made(target, sources, rule.operations, part, len(targets)) for part, target in enumerate(targets)]
 
 
 def kept_in(names: NamesFile, model_type: str, version: str, recipe: str) -> list[Kept]:

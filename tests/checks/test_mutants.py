@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import LlamaForCausalLM
 
 import checks
 from checks.check import Check, Progress, evaluate
 from checks.verdict import Caught, Outcome, Part
-from tests.checks import tiny_release
+from tests.checks import loaded_runs, tiny_release
 from tests.checks.export_pairs import write_llama
 from tests.checks.test_image import Image
 
@@ -33,9 +34,16 @@ def export_inputs(folder: Path) -> dict[str, Any]:
     return {"original": original, "export": shutil.copytree(original, folder / "export")}
 
 
+def load_inputs(folder: Path) -> dict[str, Any]:
+    release = write_llama(folder / "release")
+    model = LlamaForCausalLM.from_pretrained(release, dtype="bfloat16")
+    return {"run": loaded_runs.recorded(folder / "run", model, dtype="bfloat16"), "model": release}
+
+
 CLEAN: dict[str, Callable[[Path], dict[str, Any]]] = {
     "image": image_inputs,
     "data": data_inputs,
+    "load": load_inputs,
     "export": export_inputs,
 }
 

@@ -1,0 +1,63 @@
+"""What became of the ranks of a load: died, ended without records, or recorded by a recorder that failed."""
+
+from collections.abc import Iterator
+
+from checks.loading.case import PASSES
+from checks.records.model_records import RankModel
+from checks.records.runs import Exit, RunFolder
+from checks.references.checkpoints.sources import last_line
+from checks.verdict import Outcome, Place, Problem
+
+
+def rank_problems(run: RunFolder, ranks: list[RankModel]) -> list[Problem]:
+    """A rank that died is a fail, one that ran while its recorder failed is inconclusive."""
+    exits, recorded = {each.rank: each for each in run.exits()}, {rank.rank: rank for rank in ranks}
+    return [
+        problem
+        for rank in range(run.job.world_size)
+        for problem in _of_rank(run, rank, exits.get(rank), recorded.get(rank))
+    ]
+
+
+def _of_rank(run: RunFolder, rank: int, ended: Exit | None, recorded: RankModel | None) -> Iterator[Problem]:
+    place, log = Place(rank=rank), f"read logs/rank-{rank:05d}.err of the run"
+    if ended is None or not ended.clean:
+        bystander = ended is not None and ended.stopped
+        yield Problem(
+            code="rank-stopped" if bystander else "rank-died",
+            message=f"rank {rank} {_ending(ended)}; its last line of stderr: {last_line(run, rank)}",
+            place=Place(rank=rank, file=f"logs/rank-{rank:05d}.err"),
+            next_step=log,
+        )
+    elif recorded is not None and recorded.failed:
+        yield Problem(
+            code="recorder-failed",
+            outcome=Outcome.INCONCLUSIVE,
+            message=f"rank {rank} ran while its recorder failed: {_plain(recorded.failed)}",
+            place=place,
+            next_step=f"{log}, and rerun the procedure",
+        )
+    elif recorded is None or not any(recorded.at(when) for when in PASSES):
+        yield Problem(
+            code="nothing-recorded",
+            outcome=Outcome.INCONCLUSIVE,
+            message=f"rank {rank} ended well and recorded no loaded model",
+            place=place,
+            next_step=log,
+        )
+
+
+def _ending(ended: Exit | None) -> str:
+    if ended is None:
+        return "left no exit file"
+    if ended.stopped:
+        return "was told to stop after another rank failed"
+    if ended.timed_out:
+        return "ran out of time"
+    return (
+        f"was ended by signal {ended.signal}" if ended.signal is not None else f"ended with code {ended.code}"
+    )
+
+
+def _plain(text: str) -> str:
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
