@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from plumbline_mcp.scan.example_decoder import decoder_config, decoder_tensors
 from plumbline_mcp.scan.example_spec import ReleaseSpec, Shape
-from plumbline_mcp.scan.example_storage import FP8_BLOCK, StoredTensor, matrix, normal
-from plumbline_mcp.scan.example_tokenizer import PAD, RETURN, token_ids
+from plumbline_mcp.scan.example_storage import StoredTensor, matrix, normal
 
 _RANK, _HEAD, _EXPERT = 32, 16, 32
 _DENSE_LAYERS = 1
@@ -15,18 +15,11 @@ _DENSE_LAYERS = 1
 
 def config(spec: ReleaseSpec) -> dict[str, Any]:
     """``config.json`` with the fields that the released models have; sizes are the tiny ones."""
-    shape, ids = spec.shape, token_ids()
-    content: dict[str, Any] = {
+    shape = spec.shape
+    own: dict[str, Any] = {
         "architectures": ["DeepseekV3ForCausalLM"],
         "attention_bias": False,
-        "attention_dropout": 0.0,
-        "bos_token_id": ids["<|startoftext|>"],
-        "eos_token_id": ids[RETURN],
         "first_k_dense_replace": _DENSE_LAYERS,
-        "hidden_act": "silu",
-        "hidden_size": shape.hidden,
-        "initializer_range": 0.02,
-        "intermediate_size": shape.intermediate,
         "kv_lora_rank": _RANK,
         "max_position_embeddings": 4096,
         "model_type": "deepseek_v3",
@@ -35,11 +28,8 @@ def config(spec: ReleaseSpec) -> dict[str, Any]:
         "n_routed_experts": shape.experts,
         "n_shared_experts": 1,
         "norm_topk_prob": True,
-        "num_attention_heads": shape.heads,
         "num_experts_per_tok": 2,
-        "num_hidden_layers": shape.layers,
         "num_key_value_heads": shape.heads,
-        "pad_token_id": ids[RETURN if spec.pad_is_stop else PAD],
         "q_lora_rank": _RANK,
         "qk_nope_head_dim": _HEAD,
         "qk_rope_head_dim": _HEAD,
@@ -47,22 +37,11 @@ def config(spec: ReleaseSpec) -> dict[str, Any]:
         "rope_theta": 10000.0,
         "routed_scaling_factor": 2.5,
         "scoring_func": "sigmoid",
-        "tie_word_embeddings": spec.tied,
         "topk_group": 1,
         "topk_method": "noaux_tc",
-        "torch_dtype": "bfloat16",
-        "use_cache": True,
         "v_head_dim": _HEAD,
-        "vocab_size": shape.vocabulary,
     }
-    if spec.quantized:
-        content["quantization_config"] = {
-            "activation_scheme": "dynamic",
-            "fmt": "e4m3",
-            "quant_method": "fp8",
-            "weight_block_size": [FP8_BLOCK, FP8_BLOCK],
-        }
-    return content
+    return decoder_config(spec, own)
 
 
 def _gated(prefix: str, inner: int, hidden: int) -> list[tuple[str, int, int]]:
@@ -89,9 +68,8 @@ def _matrices(layer: int, shape: Shape) -> list[tuple[str, int, int]]:
 
 
 def _layer(
-    random: np.random.Generator, layer: int, shape: Shape, quantized: bool
+    random: np.random.Generator, prefix: str, layer: int, shape: Shape, quantized: bool
 ) -> Iterator[tuple[str, StoredTensor]]:
-    prefix = f"model.layers.{layer}"
     for name, rows, columns in _matrices(layer, shape):
         yield from matrix(random, f"{prefix}.{name}", rows, columns, quantized)
     norms = (
@@ -111,9 +89,6 @@ def _layer(
 def tensors(spec: ReleaseSpec) -> Iterator[tuple[str, StoredTensor]]:
     """Every tensor by its on-disk name."""
     shape, random = spec.shape, np.random.Generator(np.random.PCG64(spec.seed))
-    yield "model.embed_tokens.weight", normal(random, shape.vocabulary, shape.hidden, scale=0.5)
-    for layer in range(shape.layers):
-        yield from _layer(random, layer, shape, spec.quantized)
-    yield "model.norm.weight", normal(random, shape.hidden, scale=0.1, mean=1.0)
-    if not spec.tied:
-        yield "lm_head.weight", normal(random, shape.vocabulary, shape.hidden, scale=0.1)
+    yield from decoder_tensors(
+        spec, random, lambda prefix, number: _layer(random, prefix, number, shape, spec.quantized)
+    )

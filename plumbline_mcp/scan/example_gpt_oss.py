@@ -10,11 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from plumbline_mcp.scan.example_decoder import decoder_config, decoder_tensors
 from plumbline_mcp.scan.example_spec import ReleaseSpec, Shape
 from plumbline_mcp.scan.example_storage import StoredTensor, normal
-from plumbline_mcp.scan.example_tokenizer import PAD, RETURN, token_ids
 
 _BLOCK = 32
+_MXFP4_CONFIG: dict[str, Any] = {
+    "modules_to_not_convert": [
+        "model.layers.*.self_attn",
+        "model.layers.*.mlp.router",
+        "model.embed_tokens",
+        "lm_head",
+    ],
+    "quant_method": "mxfp4",
+}
 
 
 def _layer_types(layers: int) -> list[str]:
@@ -23,30 +32,20 @@ def _layer_types(layers: int) -> list[str]:
 
 def config(spec: ReleaseSpec) -> dict[str, Any]:
     """``config.json`` with the fields that the released models have; sizes are the tiny ones."""
-    shape, ids = spec.shape, token_ids()
-    content: dict[str, Any] = {
+    shape = spec.shape
+    own: dict[str, Any] = {
         "architectures": ["GptOssForCausalLM"],
         "attention_bias": True,
-        "attention_dropout": 0.0,
-        "bos_token_id": ids["<|startoftext|>"],
-        "eos_token_id": ids[RETURN],
         "experts_per_token": 2,
         "head_dim": shape.head_dim,
-        "hidden_act": "silu",
-        "hidden_size": shape.hidden,
         "initial_context_length": 4096,
-        "initializer_range": 0.02,
-        "intermediate_size": shape.intermediate,
         "layer_types": _layer_types(shape.layers),
         "max_position_embeddings": 131072,
         "model_type": "gpt_oss",
-        "num_attention_heads": shape.heads,
         "num_experts_per_tok": 2,
-        "num_hidden_layers": shape.layers,
         "num_key_value_heads": shape.key_value_heads,
         "num_local_experts": shape.experts,
         "output_router_logits": False,
-        "pad_token_id": ids[RETURN if spec.pad_is_stop else PAD],
         "rms_norm_eps": 1e-05,
         "rope_scaling": {
             "beta_fast": 32.0,
@@ -60,22 +59,8 @@ def config(spec: ReleaseSpec) -> dict[str, Any]:
         "router_aux_loss_coef": 0.9,
         "sliding_window": 16,
         "swiglu_limit": 7.0,
-        "tie_word_embeddings": spec.tied,
-        "torch_dtype": "bfloat16",
-        "use_cache": True,
-        "vocab_size": shape.vocabulary,
     }
-    if spec.quantized:
-        content["quantization_config"] = {
-            "modules_to_not_convert": [
-                "model.layers.*.self_attn",
-                "model.layers.*.mlp.router",
-                "model.embed_tokens",
-                "lm_head",
-            ],
-            "quant_method": "mxfp4",
-        }
-    return content
+    return decoder_config(spec, own, _MXFP4_CONFIG)
 
 
 def _mxfp4(
@@ -125,12 +110,7 @@ def _layer(
 def tensors(spec: ReleaseSpec) -> Iterator[tuple[str, StoredTensor]]:
     """Every tensor by its on-disk name. ``multi_token`` adds a head that the config does not name."""
     shape, random = spec.shape, np.random.Generator(np.random.PCG64(spec.seed))
-    yield "model.embed_tokens.weight", normal(random, shape.vocabulary, shape.hidden, scale=0.5)
-    for layer in range(shape.layers):
-        yield from _layer(random, f"model.layers.{layer}", shape, spec.quantized)
-    yield "model.norm.weight", normal(random, shape.hidden, scale=0.1, mean=1.0)
-    if not spec.tied:
-        yield "lm_head.weight", normal(random, shape.vocabulary, shape.hidden, scale=0.1)
+    yield from decoder_tensors(spec, random, lambda prefix, _: _layer(random, prefix, shape, spec.quantized))
     if spec.multi_token:
         yield "mtp.0.eh_proj.weight", normal(random, shape.hidden, 2 * shape.hidden, scale=0.1)
         yield "mtp.0.norm.weight", normal(random, shape.hidden, scale=0.1, mean=1.0)
