@@ -40,8 +40,8 @@ class LoadRecord:
             mine = {id(value) for part in fresh for value in _own(part)}
         else:
             mine = {id(value) for part in inner.modules() for value in _own(part)}
-        tensors = [(name, value) for name, _, kept, value in tensors_of(inner) if kept and id(value) in mine]
-        self.fill(tensors, point)
+        held = [each for each in tensors_of(inner) if each.persistent and id(each.tensor) in mine]
+        self.fill([(each.name, each.tensor) for each in held], point)
 
     def fill(self, tensors: "list[tuple[str, torch.Tensor]]", point: str) -> None:
         """Fill tensors; a tied tensor is named by all its names."""
@@ -74,7 +74,7 @@ class LoadRecord:
     def loaded(self, module: "torch.nn.Module", number: int) -> None:
         """Write ``model.jsonl`` lines and, within the job's limit, every tensor whole."""
         inner = unwrapped(module)
-        tensors = [(name, value) for name, _, _, value in tensors_of(inner) if not value.is_meta]
+        tensors = [(each.name, each.tensor) for each in tensors_of(inner) if not each.tensor.is_meta]
         with quiet():
             total = sum(local(value).numel() * local(value).element_size() for _, value in tensors)
         whole = total <= self._recording.record_bytes

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import torch
-from plumbline_recorder.parameter_names import tensors_of, unwrapped
+from plumbline_recorder.parameter_names import Held, tensors_of, unwrapped
 from plumbline_recorder.placements import placement_of
 from plumbline_recorder.reading import digest, dtype_name, is_number, local, nonfinite, quiet, strided
 
@@ -14,28 +14,22 @@ SAMPLE_VALUES = 1024
 def model_lines(module: "torch.nn.Module", when: str, sampled: bool) -> "Iterator[dict[str, object]]":
     """The lines of a module's tensors; ``sampled`` adds values."""
     places: "dict[object, str]" = {}
-    for name, kind, persistent, value in tensors_of(unwrapped(module)):
+    for held in tensors_of(unwrapped(module)):
         with quiet():
-            yield _line(name, kind, persistent, value, places, sampled, when)
+            yield _line(held, places, sampled, when)
 
 
-def _line(
-    name: str,
-    kind: str,
-    persistent: bool,
-    value: "torch.Tensor",
-    places: "dict[object, str]",
-    sampled: bool,
-    when: str,
-) -> "dict[str, object]":
+def _line(held: Held, places: "dict[object, str]", sampled: bool, when: str) -> "dict[str, object]":
+    name, value = held.name, held.tensor
     mine = local(value)
     meta = mine.device.type == "meta"
     first = places.setdefault(_place(value, mine, meta), name)
     return {
         "when": when,
         "name": name,
-        "kind": kind,
-        "persistent": persistent,
+        "kind": held.kind,
+        "persistent": held.persistent,
+        "module": held.module,
         "shape": list(value.shape),
         "dtype": dtype_name(value.dtype),
         "requires_grad": value.requires_grad,

@@ -1,6 +1,7 @@
 """Names of parameters as the model itself gives them, without what wrappers put before and between."""
 
 import gc
+from typing import NamedTuple
 
 import torch
 
@@ -29,19 +30,37 @@ def unwrapped(module: "torch.nn.Module") -> "torch.nn.Module":
         module = inner
 
 
-def tensors_of(module: "torch.nn.Module") -> "list[tuple[str, str, bool, torch.Tensor]]":
-    """(name, parameter or buffer, persistent, tensor) of a module; a tied tensor under each of its names."""
-    found = [
-        (plain_name(name), "parameter", True, value)
-        for name, value in module.named_parameters(remove_duplicate=False)
-    ]
+class Held(NamedTuple):
+    """A tensor under one of its names; ``module`` is the class of the part that holds it."""
+
+    name: str
+    kind: str
+    persistent: bool
+    module: str
+    tensor: "torch.Tensor"
+
+
+def tensors_of(module: "torch.nn.Module") -> "list[Held]":
+    """Every parameter, then every buffer; a tied tensor under each of its names."""
+    parameters, buffers = [], []
     for prefix, part in module.named_modules(remove_duplicate=False):
-        for name, value in part._buffers.items():  # noqa: SLF001 - named_buffers does not tell the persistent ones
+        start = prefix + "." if prefix else ""
+        kind = class_name(part)
+        for name, value in part._parameters.items():  # noqa: SLF001 - named_parameters() leaves tied names out
+            if value is not None:
+                parameters.append(Held(plain_name(start + name), "parameter", True, kind, value))
+        for name, value in part._buffers.items():  # noqa: SLF001 - only the part tells the persistent ones
             if value is not None:
                 persistent = name not in part._non_persistent_buffers_set  # noqa: SLF001 - as above
-                full = plain_name(prefix + "." + name if prefix else name)
-                found.append((full, "buffer", persistent, value))
-    return found
+                buffers.append(Held(plain_name(start + name), "buffer", persistent, kind, value))
+    return parameters + buffers
+
+
+def class_name(module: "torch.nn.Module") -> str:
+    """The class of a module; that of fully_shard's mixed-in classes is the model's own."""
+    kind = type(module)
+    mixed = [base for base in kind.__bases__ if base.__name__ != "FSDPModule"]
+    return mixed[0].__name__ if len(mixed) < len(kind.__bases__) and mixed else kind.__name__
 
 
 def names_by_identity(module: "torch.nn.Module | None") -> "dict[int, str]":

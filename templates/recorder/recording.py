@@ -13,8 +13,7 @@ class Recording:
     def __init__(self, records: Path, settings: "dict[str, object]", rank: int, world_size: int) -> None:
         """``settings``: the job's; the recorder reads its own four."""
         self.records, self.rank, self.world_size = records, rank, world_size
-        steps = settings.get("record_steps")
-        self.record_steps = frozenset(int(step) for step in ([1, 2] if steps is None else steps))
+        self.record_steps = frozenset(int(step) for step in settings.get("record_steps") or ())
         self.sample_elements = int(_or(settings.get("sample_elements"), SAMPLE_ELEMENTS))
         self.record_bytes = int(_or(settings.get("record_bytes"), RECORD_BYTES))
         self.label_smoothing = float(settings.get("label_smoothing") or 0.0)

@@ -6,48 +6,15 @@ from pathlib import Path
 import torch
 from plumbline_recorder.health import Health
 from plumbline_recorder.journal import Journal
+from plumbline_recorder.loader_labels import LoaderLabels
 from plumbline_recorder.logit_record import LogitRecord
 from plumbline_recorder.micro_batches import MicroBatch, inputs_of
-from plumbline_recorder.optimizer_record import Naming, settings_of
+from plumbline_recorder.optimizer_record import Naming
 from plumbline_recorder.reading import local, number, quiet
 from plumbline_recorder.recording import Recording
 from plumbline_recorder.roots import Roots
 from plumbline_recorder.step_file import StepFile
-from plumbline_recorder.witnesses import Witnesses
-
-
-class Window:
-    """What happened since the last optimizer step."""
-
-    def __init__(self, step: int, full: bool) -> None:
-        """``full``: tensors are written too."""
-        self.step, self.full = step, full
-        self.batches: "list[tuple[MicroBatch, LogitRecord | None]]" = []
-        self.lines: "list[dict[str, object]]" = []
-        self.written = 0
-        self.file: "StepFile | None" = None
-        self.witnesses: "Witnesses | None" = None
-        self.clips: "list[dict[str, object]]" = []
-        self.raw: "dict[str, float] | None" = None
-        self.stepped: "set[int]" = set()
-
-
-class Step:
-    """One call of an optimizer's ``step``."""
-
-    def __init__(
-        self, optimizer: object, number_: int, groups: "list[list[tuple[str, torch.Tensor]]]"
-    ) -> None:
-        """``groups``: names and parameters by group."""
-        self.optimizer, self.number, self.groups = optimizer, number_, groups
-        self.settings = [settings_of(group) for group in optimizer.param_groups]
-        self.used: "dict[str, float]" = {}
-        self.holds_others = False
-
-    @property
-    def held(self) -> "list[tuple[str, torch.Tensor]]":
-        """Every (name, parameter)."""
-        return [entry for group in self.groups for entry in group]
+from plumbline_recorder.step_window import Step, Window
 
 
 class StepRecord:
@@ -58,6 +25,7 @@ class StepRecord:
         self._recording, self._health, self._journal = recording, health, journal
         self._folder: Path = recording.records
         self.roots: "Roots | None" = None
+        self.loader = LoaderLabels()
         self._window: "Window | None" = None
         self._open_steps: "list[Step]" = []
         self._numbers: "dict[int, tuple[int, object]]" = {}
@@ -70,8 +38,8 @@ class StepRecord:
     def forward_begins(self, module: "torch.nn.Module", args: tuple, kwargs: dict) -> MicroBatch:
         """The root is about to be called."""
         window = self._current()
-        if window.full and window.witnesses is None and not self._compiled(module):
-            window.witnesses = Witnesses(self.roots.root(), self._health)
+        if window.full and not self._compiled(module):
+            window.follow(self.roots.root(), self._health)
         return MicroBatch(inputs_of(module, args, kwargs))
 
     def forward_ended(self, module: "torch.nn.Module", batch: MicroBatch, output: object) -> None:
@@ -106,6 +74,8 @@ class StepRecord:
                 pending[-1][0].differentiated = local(value).clone()
         for batch, record in pending:
             batch.went_back = True
+            if batch.labels is None and batch.ids is not None:
+                batch.labels = self.loader.labels_of(batch.ids)
             if record is not None:
                 record.before_backward()
 
@@ -122,7 +92,10 @@ class StepRecord:
             batch, record = window.batches[window.written]
             if not batch.went_back and not self._open_steps:
                 return
-            window.lines.append(batch.line())
+            line = batch.line()
+            if window.adapters is not None:
+                line["adapters"] = window.adapters.take()
+            window.lines.append(line)
             if window.full:
                 self._write_batch(window, batch, record)
             batch.release()
@@ -197,7 +170,7 @@ class StepRecord:
         with quiet():
             if window.raw is None or not set(window.raw).issuperset(_with_gradient(step.held)):
                 window.raw = {**(window.raw or {}), **self._raw(window, step.held)}
-            step.used.update(self._file(window).gradients("used", step.held))
+            window.used.update(self._file(window).gradients("used", step.held))
 
     def _raw(self, window: Window, held: "list[tuple[str, torch.Tensor]]") -> "dict[str, float]":
         with quiet():
@@ -234,7 +207,10 @@ class StepRecord:
             for held, settings in _pairs(step.groups, step.settings)
         ]
         mine = {name for name, _ in step.held}
-        raw = {name: value for name, value in (window.raw or {}).items() if name in mine}
+        raw, used = (
+            {name: value for name, value in squares.items() if name in mine}
+            for squares in (window.raw or {}, window.used)
+        )
         return {
             "format": 1,
             "step": window.step,
@@ -243,12 +219,17 @@ class StepRecord:
             "optimizer": {"class": type(step.optimizer).__name__, "number": step.number},
             "micro_batches": window.lines,
             "groups": groups,
+            "loss_scale": window.loss_scale,
             "clip": window.clips[0] if window.clips else None,
             "more_clips": window.clips[1:],
             "gradient_squares_raw": raw,
-            "gradient_squares_used": step.used,
+            "gradient_squares_used": used,
             "seconds": seconds,
         }
+
+    def scaled(self, scale: "float | None") -> None:
+        """A gradient scaler is about to step: its factor is in the losses and gradients of this window."""
+        self._current().loss_scale = scale
 
     def skipped(self, why: str) -> None:
         """The step was left out on purpose (a gradient scaler met inf or NaN)."""
@@ -263,6 +244,16 @@ class StepRecord:
         return self._done * 1000 + (len(self._window.stepped) if self._window else 0)
 
     # Windows
+
+    @property
+    def in_full(self) -> bool:
+        """Whether the step to come or under way is recorded in full; true before the first one."""
+        return (self._window is None and self._done == 0) or self._done + 1 in self._recording.record_steps
+
+    @property
+    def optimizers(self) -> "list[tuple[int, object]]":
+        """(number, optimizer) of all that stepped."""
+        return sorted(self._numbers.values(), key=lambda found: found[0])
 
     def _current(self) -> Window:
         """The open window; a new one where the last one's step was made and no step is under way."""
@@ -285,8 +276,7 @@ class StepRecord:
     def _finish(self) -> None:
         window, self._window = self._window, None
         self._done += 1
-        if window.witnesses is not None:
-            window.witnesses.remove()
+        window.let_go()
         if window.file is not None:
             window.file.close(self._recording.rank, self._recording.world_size)
 
@@ -299,8 +289,8 @@ class StepRecord:
     def discard(self) -> None:
         """Let go of an unfinished window."""
         window, self._window = self._window, None
-        if window is not None and window.witnesses is not None:
-            window.witnesses.remove()
+        if window is not None:
+            window.let_go()
         if window is not None and window.file is not None:
             window.file.discard()
 

@@ -1,9 +1,12 @@
 """The places in torch where the recorder listens. Listeners are guarded; originals are called once."""
 
 import sys
+import weakref
 
 import torch
 import torch.nn.utils.clip_grad
+import torch.utils.data.dataloader
+from plumbline_recorder.collectives import Collectives
 from plumbline_recorder.health import Health
 from plumbline_recorder.patches import Patches
 from plumbline_recorder.roots import Roots, compiling
@@ -16,8 +19,11 @@ CLIPS = ("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_")
 class TrainingHooks:
     """Listens to forward, backward, clipping and optimizer steps."""
 
-    def __init__(self, health: Health, steps: StepRecord, before_training: object) -> None:
+    def __init__(
+        self, health: Health, steps: StepRecord, collectives: Collectives, before_training: object
+    ) -> None:
         """``before_training(root)`` is called once, before the first forward pass that is recorded."""
+        self._collectives = collectives
         self._health, self._steps, self._before_training = health, steps, before_training
         self.patches = Patches()
         self.roots = Roots(self.patches, self._root_called)
@@ -25,7 +31,7 @@ class TrainingHooks:
         self._handles: "list[object]" = []
         self._depths = {"backward": 0, "clip": 0, "load": 0}
         self._filler: "object | None" = None
-        self._known: "set[int]" = set()
+        self._known: "dict[int, object]" = {}
         self._trained = False
 
     def install(self) -> None:
@@ -39,14 +45,22 @@ class TrainingHooks:
         replace(torch.nn.functional, "cross_entropy", self._cross_entropy)
         replace(torch.nn.Module, "to_empty", self._to_empty)
         replace(torch.nn.Module, "load_state_dict", self._load_state_dict)
+        replace(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._next_batch)  # noqa: SLF001
         scaler = getattr(torch.amp, "GradScaler", None)
         if scaler is not None:
             replace(scaler, "step", self._scaler_step)
+        self._collectives.install(self.patches, compiling)
         self.patches.rebind()
         self._handles = [
             register_optimizer_step_pre_hook(self._step_begins),
             register_optimizer_step_post_hook(self._step_ended),
         ]
+
+    @property
+    def optimizers(self) -> "list[object]":
+        """Living optimizers, in the order in which they were made."""
+        found = [reference() for reference in self._known.values()]
+        return [optimizer for optimizer in found if optimizer is not None]
 
     def remove(self) -> None:
         """Stop listening and put everything back."""
@@ -120,6 +134,16 @@ class TrainingHooks:
 
         return cross_entropy
 
+    def _next_batch(self, original: object) -> object:
+        def __next__(iterator):
+            batch = original(iterator)
+            if self._health.active:
+                with self._health.guard("a batch of a data loader"):
+                    self._steps.loader.saw(batch)
+            return batch
+
+        return __next__
+
     def fill_with(self, filler: "object | None") -> None:
         """Let ``filler.fill_module(module, point)`` fill what a load overwrites; None: none is under way."""
         self._filler = filler
@@ -160,7 +184,7 @@ class TrainingHooks:
 
     def _meet(self, optimizer: object) -> None:
         """Look for the module whose parameters a new optimizer holds; give late imports our wrappers."""
-        self._known.add(id(optimizer))
+        self._known[id(optimizer)] = weakref.ref(optimizer)
         self.patches.rebind()
         self._fsdp()
         self.roots.search([value for group in optimizer.param_groups for value in group["params"]])
@@ -178,7 +202,8 @@ class TrainingHooks:
         if not self._health.active or compiling():
             return None
         with self._health.guard("the start of an optimizer step"):
-            if id(optimizer) not in self._known:
+            known = self._known.get(id(optimizer))
+            if known is None or known() is not optimizer:
                 self._meet(optimizer)
             closure = kwargs.get("closure") or (args[1] if len(args) > 1 and callable(args[1]) else None)
             mine = self._steps.step_begins(optimizer, closure)
@@ -197,8 +222,11 @@ class TrainingHooks:
     def _scaler_step(self, original: object) -> object:
         def step(scaler, optimizer, *args, **kwargs):
             before = self._steps.steps_ended
+            if self._health.active:
+                with self._health.guard("a scaled step"):
+                    self._steps.scaled(scaler.get_scale() if scaler.is_enabled() else None)
             result = original(scaler, optimizer, *args, **kwargs)
-            if self._health.active and self._steps.steps_ended == before:
+            if self._health.active and scaler.is_enabled() and self._steps.steps_ended == before:
                 with self._health.guard("a step that was left out"):
                     self._steps.skipped("the gradient scaler met a gradient that is not finite")
             return result

@@ -1,11 +1,13 @@
 """The parts of the recorder that need torch, put together."""
 
 import torch
+from plumbline_recorder.collectives import Collectives
 from plumbline_recorder.health import Health
 from plumbline_recorder.journal import Journal
 from plumbline_recorder.load_record import LoadRecord
 from plumbline_recorder.model_record import model_lines
 from plumbline_recorder.recording import Recording
+from plumbline_recorder.state_record import state_lines
 from plumbline_recorder.step_record import StepRecord
 from plumbline_recorder.training_hooks import TrainingHooks
 
@@ -18,7 +20,8 @@ class TrainingParts:
         self._recording, self._journal = recording, journal
         self._load: "LoadRecord | None" = None
         self._steps = StepRecord(recording, health, journal)
-        self._hooks = TrainingHooks(health, self._steps, self._before_training)
+        self._collectives = Collectives(health, journal, lambda: self._steps.in_full)
+        self._hooks = TrainingHooks(health, self._steps, self._collectives, self._before_training)
 
     def install(self) -> None:
         """Start listening."""
@@ -47,6 +50,12 @@ class TrainingParts:
 
     def _before_training(self, root: "torch.nn.Module") -> None:
         self.model(root, "start")
+        self._state("start")
+
+    def _state(self, when: str) -> None:
+        optimizers = self._steps.optimizers or list(enumerate(self._hooks.optimizers))
+        for line in state_lines(optimizers, self._hooks.roots.names()):
+            self._journal.write("state-" + when, line)
 
     def finish(self) -> None:
         """Write the end state and the last step's file."""
@@ -54,6 +63,7 @@ class TrainingParts:
         self._steps.close()
         if root is not None:
             self.model(root, "end")
+            self._state("end")
 
     def remove(self) -> None:
         """Stop listening."""
@@ -61,4 +71,8 @@ class TrainingParts:
 
     def facts(self) -> "dict[str, object]":
         """What ``recorder.json`` says beside the state."""
-        return {"torch": str(torch.__version__), "record_steps": sorted(self._recording.record_steps)}
+        return {
+            "torch": str(torch.__version__),
+            "record_steps": sorted(self._recording.record_steps),
+            "collectives": self._collectives.counts,
+        }

@@ -1,0 +1,57 @@
+"""What is known between two optimizer steps, and of one step under way."""
+
+import torch
+from plumbline_recorder.adapters import Adapters
+from plumbline_recorder.health import Health
+from plumbline_recorder.logit_record import LogitRecord
+from plumbline_recorder.micro_batches import MicroBatch
+from plumbline_recorder.optimizer_record import settings_of
+from plumbline_recorder.step_file import StepFile
+from plumbline_recorder.witnesses import Witnesses
+
+
+class Window:
+    """What happened since the last optimizer step."""
+
+    def __init__(self, step: int, full: bool) -> None:
+        """``full``: tensors are written too."""
+        self.step, self.full = step, full
+        self.batches: "list[tuple[MicroBatch, LogitRecord | None]]" = []
+        self.lines: "list[dict[str, object]]" = []
+        self.written = 0
+        self.file: "StepFile | None" = None
+        self.witnesses: "Witnesses | None" = None
+        self.adapters: "Adapters | None" = None
+        self.clips: "list[dict[str, object]]" = []
+        self.raw: "dict[str, float] | None" = None
+        self.used: "dict[str, float]" = {}
+        self.loss_scale: "float | None" = None
+        self.stepped: "set[int]" = set()
+
+    def follow(self, root: "torch.nn.Module", health: Health) -> None:
+        """Put hooks on the layers that are followed for this window."""
+        if self.witnesses is None:
+            self.witnesses, self.adapters = Witnesses(root, health), Adapters(root, health)
+
+    def let_go(self) -> None:
+        """Take the hooks off."""
+        for followed in (self.witnesses, self.adapters):
+            if followed is not None:
+                followed.remove()
+
+
+class Step:
+    """One call of an optimizer's ``step``."""
+
+    def __init__(
+        self, optimizer: object, number_: int, groups: "list[list[tuple[str, torch.Tensor]]]"
+    ) -> None:
+        """``groups``: names and parameters by group."""
+        self.optimizer, self.number, self.groups = optimizer, number_, groups
+        self.settings = [settings_of(group) for group in optimizer.param_groups]
+        self.holds_others = False
+
+    @property
+    def held(self) -> "list[tuple[str, torch.Tensor]]":
+        """Every (name, parameter)."""
+        return [entry for group in self.groups for entry in group]

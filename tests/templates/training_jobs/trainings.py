@@ -1,0 +1,322 @@
+"""The trainings: each returns its model and optimizers after a few steps."""
+
+import contextlib
+import functools
+import os
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_ as imported_early
+from torch.utils.checkpoint import checkpoint
+
+VOCABULARY, WIDTH, LENGTH = 61, 16, 10
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH)
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.dropout(F.gelu(self.up(self.norm(x)))))
+
+
+class Model(nn.Module):
+    """Returns logits; with labels the mean loss too, as a dictionary."""
+
+    def __init__(self, tied: bool = False, recompute: object = None) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.recompute = recompute
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, input_ids: torch.Tensor, labels: "torch.Tensor | None" = None) -> object:
+        x = self.embedding(input_ids)
+        for block in self.blocks:
+            x = self.recompute(block, x) if self.recompute else block(x)
+        logits = self.head(self.norm(x))
+        if labels is None:
+            return logits
+        return {"loss": mean_loss(logits, labels), "logits": logits}
+
+
+def mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits[:, :-1].reshape(-1, VOCABULARY).float(), labels[:, 1:].reshape(-1))
+
+
+def batch() -> "tuple[torch.Tensor, torch.Tensor]":
+    """Ids, and labels without the first two positions."""
+    ids = torch.randint(0, VOCABULARY, (2, LENGTH))
+    labels = ids.clone()
+    labels[:, :2] = -100
+    return ids, labels
+
+
+def adamw(model: nn.Module, **more: object) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        [
+            {"params": [value for value in model.parameters() if value.ndim > 1], "weight_decay": 0.1},
+            {"params": [value for value in model.parameters() if value.ndim < 2], "weight_decay": 0.0},
+        ],
+        lr=1e-3,
+        **more,
+    )
+
+
+def loop(
+    called: nn.Module,
+    optimizers: "list[torch.optim.Optimizer]",
+    *,
+    steps: int = 3,
+    accumulation: int = 2,
+    clip: object = None,
+    context: object = contextlib.nullcontext,
+    outside: bool = False,
+    sync: object = None,
+) -> None:
+    """A plain loop: accumulate, clip, step."""
+    for _ in range(steps):
+        for micro in range(accumulation):
+            ids, labels = batch()
+            with (sync(micro) if sync else contextlib.nullcontext()):
+                with context():
+                    if outside:
+                        loss = mean_loss(called(ids), labels)
+                    else:
+                        loss = called(ids, labels=labels)["loss"]
+                (loss / accumulation).backward()
+        if clip:
+            clip()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def run(model: nn.Module, optimizers: "list[torch.optim.Optimizer] | None" = None, called: object = None, **how: object) -> tuple:
+    optimizers = optimizers or [adamw(model)]
+    loop(model if called is None else called, optimizers, **how)
+    return model, optimizers
+
+
+# One rank
+
+
+def dropout_and_clipping() -> tuple:
+    model = Model()
+    return run(model, clip=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+
+
+def loss_outside() -> tuple:
+    return run(Model(tied=True), outside=True)
+
+
+def clip_imported_early() -> tuple:
+    model = Model()
+    return run(model, clip=lambda: imported_early(model.parameters(), 0.5))
+
+
+def clip_in_two_parts() -> tuple:
+    model = Model()
+
+    def clip() -> None:
+        norm = nn.utils.get_total_norm([value.grad for value in model.parameters()])
+        nn.utils.clip_grads_with_norm_(model.parameters(), 0.5, norm)
+
+    return run(model, clip=clip)
+
+
+def autocast_bfloat16() -> tuple:
+    return run(Model(), context=lambda: torch.autocast("cpu", torch.bfloat16))
+
+
+def bfloat16_in_place() -> tuple:
+    return run(Model().bfloat16())
+
+
+def output_converted() -> tuple:
+    """As accelerate does for mixed precision: forward is wrapped, logits leave as float32."""
+    model = Model()
+    inner = model.forward
+
+    def forward(*args: object, **kwargs: object) -> object:
+        with torch.autocast("cpu", torch.bfloat16):
+            output = inner(*args, **kwargs)
+        return {name: value.float() for name, value in output.items()}
+
+    model.forward = forward
+    return run(model)
+
+
+def checkpoint_new() -> tuple:
+    return run(Model(recompute=functools.partial(checkpoint, use_reentrant=False)))
+
+
+def checkpoint_reentrant() -> tuple:
+    return run(Model(recompute=functools.partial(checkpoint, use_reentrant=True)))
+
+
+def checkpoint_selective() -> tuple:
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    def policy(context: object, operator: object, *args: object, **kwargs: object) -> object:
+        kept = operator in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default)
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+    return run(Model(recompute=functools.partial(checkpoint, use_reentrant=False, context_fn=contexts)))
+
+
+def compiled() -> tuple:
+    model = Model()
+    return run(model, called=torch.compile(model, backend="aot_eager"))
+
+
+def compiled_in_place() -> tuple:
+    model = Model()
+    model.compile(backend="aot_eager")
+    return run(model)
+
+
+def closure() -> tuple:
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        ids, labels = batch()
+
+        def again(ids: torch.Tensor = ids, labels: torch.Tensor = labels) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(ids, labels=labels)["loss"]
+            loss.backward()
+            return loss
+
+        optimizer.step(again)
+    return model, [optimizer]
+
+
+def two_optimizers() -> tuple:
+    model = Model()
+    matrices = [value for name, value in model.named_parameters() if name.endswith(("up.weight", "down.weight"))]
+    held = {id(value) for value in matrices}
+    rest = [value for value in model.parameters() if id(value) not in held]
+    kind = getattr(torch.optim, "Muon", torch.optim.SGD)
+    return run(model, [kind(matrices, lr=1e-3), torch.optim.AdamW(rest, lr=1e-3)])
+
+
+class Container(torch.optim.Optimizer):
+    """As torchtitan's: an optimizer that steps others."""
+
+    def __init__(self, parts: "list[torch.optim.Optimizer]") -> None:
+        self.parts = parts
+        super().__init__([value for part in parts for group in part.param_groups for value in group["params"]], {})
+
+    def step(self, closure: object = None) -> None:
+        for part in self.parts:
+            part.step()
+
+
+def container() -> tuple:
+    model = Model()
+    parts = [torch.optim.AdamW(list(block.parameters()), lr=1e-3) for block in model.blocks]
+    loop(model, [Container(parts)])
+    return model, parts
+
+
+def stale_optimizer() -> tuple:
+    """The parameters are replaced after the optimizer took them."""
+    model = Model()
+    optimizer = adamw(model)
+    for block in model.blocks:
+        block.up.weight = nn.Parameter(block.up.weight.detach().clone())
+    return run(model, [optimizer])
+
+
+def scaler_skips() -> tuple:
+    """A gradient scaler leaves the first step out."""
+    model = Model()
+    optimizer = adamw(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    for step in range(4):
+        ids, labels = batch()
+        factor = 1e6 if step == 0 else 1.0
+        scaler.scale(model(ids, labels=labels)["loss"] * factor).backward()
+        scaler.step(optimizer)
+        scaler.update(64.0 if step == 0 else None)
+        optimizer.zero_grad()
+    return model, [optimizer]
+
+
+def labels_kept_from_the_model() -> tuple:
+    """As a Trainer with label smoothing: labels are popped from the batch, the loss is computed outside."""
+    model = Model()
+    optimizer = adamw(model)
+    rows = [dict(zip(("input_ids", "labels"), (entry[0] for entry in batch()))) for _ in range(8)]  # noqa: B905
+    for inputs in torch.utils.data.DataLoader(rows, batch_size=2):
+        labels = inputs.pop("labels")
+        logits = model(**inputs)
+        logarithms = -torch.log_softmax(logits[:, :-1], dim=-1)
+        on = labels[:, 1:] != -100
+        chosen = logarithms.gather(-1, labels[:, 1:].clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        loss = (0.9 * chosen + 0.1 * logarithms.mean(-1))[on].sum() / on.sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, [optimizer]
+
+
+labels_kept_from_the_model.settings = {"label_smoothing": 0.1}
+
+
+# Two ranks
+
+
+def ddp() -> tuple:
+    torch.manual_seed(3)
+    model = Model()
+    torch.manual_seed(3 + int(os.environ["RANK"]))
+    wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+
+    def sync(micro: int) -> object:
+        return wrapped.no_sync() if micro == 0 else contextlib.nullcontext()
+
+    clip = functools.partial(nn.utils.clip_grad_norm_, list(model.parameters()), 0.5)
+    return run(model, [adamw(wrapped)], called=wrapped, sync=sync, clip=clip)
+
+
+def ddp_optimizer_first() -> tuple:
+    torch.manual_seed(3)
+    model = Model(recompute=functools.partial(checkpoint, use_reentrant=False))
+    torch.manual_seed(3 + int(os.environ["RANK"]))
+    optimizer = adamw(model)
+    return run(model, [optimizer], called=nn.parallel.DistributedDataParallel(model))
+
+
+def fsdp2() -> tuple:
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(3)
+    model = Model(recompute=functools.partial(checkpoint, use_reentrant=False))
+    torch.manual_seed(3 + int(os.environ["RANK"]))
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    return run(model, clip=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+
+
+def fsdp2_mixed() -> tuple:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    torch.manual_seed(3)
+    model = Model(tied=True)
+    torch.manual_seed(3 + int(os.environ["RANK"]))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    return run(model)
