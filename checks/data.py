@@ -1,6 +1,4 @@
-"""The data check: training sees each conversation as inference does; the loss covers what the model
-generates.
-"""
+"""The data check: training sees conversations as inference does, and learns what the model generates."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -51,8 +49,7 @@ class DataCase:
 
 
 class DataCheck(Check[DataInputs, DataCase]):
-    """Training sees each conversation as inference does, and the loss covers the text that the model
-    generates.
+    """Training sees each conversation as inference does, and the loss covers what the model generates.
 
     Recorded rows are compared, token by token, with the workload rendered by the release's own chat template
     and tokenised by its own tokenizer. Which tokens the loss should cover comes from two independent

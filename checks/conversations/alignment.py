@@ -1,6 +1,4 @@
-"""Lays one recorded document over the row it should be: where it begins, how much of it is there, what
-differs.
-"""
+"""Lays one recorded document over its row: where that begins, how much of it is there, what differs."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -44,8 +42,9 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What decides how a row may lie in a document. ``padding`` are the ids that may pad where no mask
-    says so.
+    """What decides how a row may lie in a document.
+
+    ``padding`` are the ids that may pad where no mask says so.
     """
 
     max_length: int | None = None

@@ -11,8 +11,10 @@ from checks.references.expected import ExpectedRow
 def cut_documents(
     sequences: tuple[Sequence, ...], rows: list[ExpectedRow], packed: bool, terms: Terms
 ) -> tuple[Document, ...]:
-    """The documents of all sequences: by recorded lengths, else (when packed) by rows found one after the
-    other, else where position ids start again.
+    """The documents of all sequences.
+
+    Cut by recorded lengths, else (when packed) by rows found one after the other, else where position ids
+    start again.
     """
     find = _finder(rows, terms.max_length) if packed else None
     documents: list[Document] = []

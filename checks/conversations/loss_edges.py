@@ -56,8 +56,9 @@ def weight_notes(rows: list[LabelledRow]) -> list[str]:
 
 
 def outside_problems(case: Rows, epochs: Epochs) -> list[Problem]:
-    """Supervised tokens outside every row: around packed rows, and (the first epoch's rows have their own
-    look) in the padding of later epochs.
+    """Supervised tokens outside every row: around packed rows, and in the padding of later epochs.
+
+    The first epoch's rows have their own look.
     """
     judged = {(each.document.sequence.index, each.document.number) for each in epochs.first}
     bodies = {(each.document.sequence.index, each.document.number): each.body for each in epochs.pairs}

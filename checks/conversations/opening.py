@@ -91,8 +91,9 @@ def templates_of(
     tokenizer: ReleaseTokenizer,
     conversations: list[Conversation],
 ) -> Templates:
-    """The templates to render: the caller's, else the release's (never what a run trained with). A release
-    may have another for conversations that offer tools.
+    """The templates to render: the caller's, else the release's (never what a run trained with).
+
+    A release may have another for conversations that offer tools.
     """
 
     def template(tools: bool) -> ChatTemplate:

@@ -12,8 +12,9 @@ from checks.verdict import Coverage, Outcome, Part, Problem, part_of
 
 
 def positions_part(case: Rows, epochs: Epochs) -> Part:
-    """Whether position ids count the tokens of each row that has its sequence to itself (of packed rows, see
-    ``packing_part``).
+    """Whether position ids count the tokens of each row that has its sequence to itself.
+
+    Of packed rows, see `packing_part`.
     """
     packed = _packed(case)
     alone = [document for document in case.documents if document.sequence.index not in packed]

@@ -38,8 +38,9 @@ around an undecided turn.
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One assistant message in the tokens of its conversation; ``tokens`` is the region around an
-    undecided one.
+    """One assistant message in the tokens of its conversation.
+
+    ``tokens`` is the region around an undecided one.
     """
 
     message: int
@@ -54,11 +55,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRow:
-    """A conversation as the release renders it. ``ids`` int32[T], ``mask`` int8[T]; ``problem`` when there
-    is none.
+    """A conversation as the release renders it, or the ``problem`` where it renders none.
 
-    ``padding`` is where the template's own padding after the last turn begins (T when there is none).
-    ``bodies``: (message, first token, end token) of each text, where the sentinels place it.
+    ``ids`` int32[T], ``mask`` int8[T]. ``padding``: where the template's own padding after the last turn
+    begins (T when there is none). ``bodies``: (message, first token, end token) of each text, where the
+    sentinels place it.
     """
 
     index: int

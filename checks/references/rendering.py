@@ -1,11 +1,10 @@
-"""Own rendering of a release's chat template: Jinja as the template expects it, bounded, never through
-transformers.
+"""Own rendering of a release's chat template: Jinja as the template expects it, and bounded.
 
-The environment follows what chat templates are written against (Hugging Face's "Chat templates"
-documentation): ``trim_blocks``, ``lstrip_blocks``, loop controls, ``raise_exception``, ``strftime_now``, a
-``tojson`` that escapes nothing, and ``{% generation %}`` as a plain block. A template is untrusted: nothing
-of it is evaluated while it compiles, and it runs in Jinja's immutable sandbox under a time, a memory and an
-output limit.
+Nothing goes through transformers. The environment follows what chat templates are written against (Hugging
+Face's "Chat templates" documentation): ``trim_blocks``, ``lstrip_blocks``, loop controls,
+``raise_exception``, ``strftime_now``, a ``tojson`` that escapes nothing, and ``{% generation %}`` as a
+plain block. A template is untrusted: nothing of it is evaluated while it compiles, and it runs in Jinja's
+immutable sandbox under a time, a memory and an output limit.
 """
 
 import json
@@ -59,8 +58,9 @@ class _OutOfTime(BaseException):
 
 
 class _Generation(Extension):
-    """``{% generation %} ... {% endgeneration %}`` marks what a model generates: rendered as if it were
-    not there.
+    """``{% generation %} ... {% endgeneration %}`` is rendered as if it were not there.
+
+    It marks what a model generates.
     """
 
     tags = {"generation"}

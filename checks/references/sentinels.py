@@ -1,5 +1,4 @@
-"""The second reference for turn bodies: render a conversation whose texts are sentinels and map the result
-back.
+"""The second reference for turn bodies: texts are replaced by sentinels, rendered, and mapped back.
 
 Each text (content, reasoning) is replaced by a word that occurs nowhere else. The rendering then shows,
 between the sentinels, exactly what the template itself writes. Laying that skeleton over the real rendering
@@ -40,8 +39,9 @@ class Skeleton:
 
 
 class SentinelReference:
-    """Places the texts of conversations; skeletons are kept, because most conversations share a few
-    shapes.
+    """Places the texts of conversations.
+
+    Skeletons are kept, because most conversations share a few shapes.
     """
 
     def __init__(self, template: ChatTemplate) -> None:
@@ -73,9 +73,7 @@ class SentinelReference:
 
 
 def _masked(messages: list[Message]) -> tuple[list[Message], list[int]]:
-    """The messages with every non-blank text replaced by its sentinel, and the message that owns each
-    text.
-    """
+    """The messages with every non-blank text replaced by its sentinel, and who owns each text."""
     masked, owners = [], list[int]()
     for number, message in enumerate(messages):
         copy = dict(message)
@@ -156,9 +154,7 @@ class BodySpan:
 
 
 def turn_body(whole: str, bodies: list[Body], message: int, stop_texts: list[str]) -> BodySpan | None:
-    """The span of a message's own texts and the stop text that follows; None when it prints none of its
-    own.
-    """
+    """The span of a message's own texts and the stop text that follows; None when it prints none."""
     own = [body for body in bodies if body.message == message]
     if not own:
         return None

@@ -40,8 +40,7 @@ class TurnRender:
 
 @dataclass(frozen=True, slots=True)
 class PrefixSpan:
-    """A decided turn: characters and tokens [start, end) of F, where the stop token is, and the padding
-    after it.
+    """A decided turn: characters and tokens [start, end) of F, its stop token, and the padding after it.
 
     ``stop_token`` is in [start, end) for IN_TURN, the token after it for NEXT_HEADER and REPLACED (there it
     is what the template writes instead of the stop token). Template padding are the tokens [end,

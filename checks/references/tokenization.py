@@ -109,8 +109,9 @@ class ReleaseTokenizer:
         return encodings
 
     def tail_ids(self, text: str) -> list[int]:
-        """Ids of a short text that starts at an added token (kept: the same few recur for every
-        conversation).
+        """Ids of a short text that starts at an added token.
+
+        They are kept: the same few recur for every conversation.
         """
         if text not in self._tails:
             if len(self._tails) > 4096:
@@ -160,8 +161,9 @@ def token_text(value: Any) -> str | None:
 
 
 def configuration_of(release: Path) -> dict[str, Any]:
-    """``tokenizer_config.json`` of a release, over what ``special_tokens_map.json`` names; empty without
-    both.
+    """``tokenizer_config.json`` of a release, over what ``special_tokens_map.json`` names.
+
+    Empty without both.
     """
     found: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -173,8 +175,9 @@ def configuration_of(release: Path) -> dict[str, Any]:
 
 
 def stop_tokens(release: Path, tokenizer: ReleaseTokenizer) -> StopTokens:
-    """Ids that end a generation: ``eos_token_id`` of generation_config.json (a number or a list), else
-    the eos token.
+    """Ids that end a generation: ``eos_token_id`` of generation_config.json, else the eos token.
+
+    ``eos_token_id`` is a number or a list.
     """
     path = release / "generation_config.json"
     value = read_json(path) if path.is_file() else None
