@@ -167,7 +167,7 @@ class Pack:
         return self.settings.decay
 
     def sources(self) -> dict[str, Path]:
-        """Every file that a job of the pack is given: name to where it lies, files of other packs among them."""
+        """Every file that a job of the pack is given, those of other packs too: name to where it lies."""
         return _sources(self.folder, self.about)
 
     def declared_exports(self) -> tuple[DeclaredExport, ...]:
@@ -201,7 +201,7 @@ def load_pack(framework: str) -> Pack:
 
 
 def _sources(folder: Path, about: PackFile) -> dict[str, Path]:
-    """The pack's own files and those it shares. Raises `BadInput` for a name that is not there or twice there."""
+    """The pack's own files and those it shares. Raises `BadInput` for a name not there or twice there."""
     found = {name: folder / name for name in pack_files(folder)}
     for pack, names in about.shares.items():
         for name in names:

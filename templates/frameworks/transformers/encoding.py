@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 
 import transformers
-from transformers import AutoTokenizer, DataCollatorForLanguageModeling, DataCollatorForSeq2Seq
-
 from plumbline_binding.conversations import conversation_of, read_workload
+from transformers import AutoTokenizer, DataCollatorForLanguageModeling, DataCollatorForSeq2Seq
 
 IGNORED = -100
 
@@ -51,7 +50,7 @@ def encode(job: dict, tokenizer: object, progress: object) -> "list[dict]":
         if marked:
             mask = result["assistant_masks"]
             ids = result["input_ids"]
-            features["labels"] = [token if on else IGNORED for token, on in zip(ids, mask)]
+            features["labels"] = [token if on else IGNORED for token, on in zip(ids, mask)]  # noqa: B905 - Python 3.9
         encoded.append(features)
         progress(number + 1, len(conversations), "encoding the workload")
     return encoded

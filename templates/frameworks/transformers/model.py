@@ -5,9 +5,8 @@ import inspect
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
-
 from plumbline_binding.recipe import layout_of, refuse
+from transformers import AutoConfig, AutoModelForCausalLM
 
 DROPOUTS = ("attention_dropout", "hidden_dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "dropout")
 
@@ -36,13 +35,27 @@ def read_config(job: dict) -> object:
 def load_model(job: dict) -> torch.nn.Module:
     """The release's weights in the dtype of the recipe."""
     config = read_config(job)
-    settings = job["settings"]
-    options = {**dtype_argument(settings.get("dtype", "default")), **dequantized(config)}
+    options = {**dtype_argument(job["settings"].get("dtype", "default")), **load_options(job, config)}
+    return release_class(config).from_pretrained(job["inputs"]["model"], config=config, **options)
+
+
+def meta_model(job: dict) -> torch.nn.Module:
+    """The release's model without memory."""
+    config = read_config(job)
+    with torch.device("meta"):
+        return release_class(config)._from_config(  # noqa: SLF001 - AutoModelForCausalLM.from_config calls it
+            config, **dtype_argument(job["settings"].get("dtype", "default"))
+        )
+
+
+def load_options(job: dict, config: object) -> "dict[str, object]":
+    """What from_pretrained is told beside the dtype: plain weights, attention, how ranks share them."""
+    settings, options = job["settings"], dequantized(config)
     if "attention" in settings:
         options["attn_implementation"] = settings["attention"]
     if layout_of(settings) == "fsdp2":
         options["distributed_config"] = fully_sharded(settings["ranks"])
-    return release_class(config).from_pretrained(job["inputs"]["model"], config=config, **options)
+    return options
 
 
 def fully_sharded(ranks: int) -> object:
@@ -81,19 +94,30 @@ def dequantized(config: object) -> "dict[str, object]":
 
 def trainable(model: torch.nn.Module, settings: dict) -> torch.nn.Module:
     """Freeze what the recipe freezes and add its adapters."""
+    freeze(model, settings)
+    adapter = adapter_config(settings)
+    if adapter is None:
+        return model
+    from peft import get_peft_model
+
+    return get_peft_model(model, adapter)
+
+
+def freeze(model: torch.nn.Module, settings: dict) -> None:
+    """Take the recipe's frozen parameters out of the training."""
     for pattern in settings.get("frozen") or []:
-        found = [p for name, p in model.named_parameters() if fnmatch.fnmatch(name, pattern)]
+        found = [each for name, each in model.named_parameters() if fnmatch.fnmatch(name, pattern)]
         if not found:
             refuse("frozen pattern %r names no parameter of the model" % pattern)
         for parameter in found:
             parameter.requires_grad_(False)
+
+
+def adapter_config(settings: dict) -> object:
+    """The recipe's adapter as peft's LoraConfig, None without one."""
     if not settings.get("lora"):
-        return model
-    from peft import LoraConfig, get_peft_model
+        return None
+    from peft import LoraConfig
 
-    return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **adapter_options(settings["lora"])))
-
-
-def adapter_options(lora: dict) -> dict:
-    """The recipe's adapter under the names of peft's LoraConfig."""
-    return {"lora_alpha" if name == "alpha" else name: value for name, value in lora.items()}
+    named = {"lora_alpha" if name == "alpha" else name: value for name, value in settings["lora"].items()}
+    return LoraConfig(**{"task_type": "CAUSAL_LM", **named})

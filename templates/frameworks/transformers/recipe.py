@@ -26,34 +26,42 @@ REFUSED = 3
 OPTIMIZERS = {"adamw": "adamw_torch", "sgd": "sgd", "adafactor": "adafactor"}
 
 
-def parse(job: dict, arguments: type = TrainingArguments, **more: object) -> object:
-    """The arguments of the job's recipe, read by the framework's parser from a rendered file.
-
-    ``more`` are arguments of a class derived from ``TrainingArguments``. An argument that the framework's
-    version does not have ends the job: a recipe is never trained with a setting left out.
-    """
-    values = {**render(job, arguments), **more}
-    file = Path("recipe-%s.json" % os.environ.get("RANK", "0"))
-    file.write_text(json.dumps(values, indent=1, sort_keys=True), encoding="utf-8")
-    print("recipe as rendered for %s: %s" % (arguments.__name__, json.dumps(values, sort_keys=True)))
-    (parsed,) = HfArgumentParser((arguments,)).parse_json_file(str(file))
+def parse(job: dict) -> TrainingArguments:
+    """The arguments of the job's recipe, read by the framework's parser from a rendered file."""
+    file = write_recipe(render(job, TrainingArguments, {}), "json")
+    (parsed,) = HfArgumentParser((TrainingArguments,)).parse_json_file(file)
     return parsed
 
 
-def render(job: dict, arguments: type) -> "dict[str, object]":
-    """The settings under the names that the framework's version knows."""
+def write_recipe(values: "dict[str, object]", suffix: str) -> str:
+    """Write the rendered recipe (JSON, which is YAML too) where this rank parses it."""
+    text = json.dumps(values, indent=1, sort_keys=True)
+    print("recipe as the framework's parser reads it:\n" + text)
+    file = Path("recipe-%s.%s" % (os.environ.get("RANK", "0"), suffix))
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def render(job: dict, arguments: type, more: "dict[str, object]") -> "dict[str, object]":
+    """The settings under the names that the framework's version knows.
+
+    ``more`` are arguments of a class derived from ``TrainingArguments``. An argument that the version does
+    not have ends the job: a recipe is never trained with a setting left out.
+    """
     settings = job["settings"]
     known = {field.name for field in dataclasses.fields(arguments)}
     values: "dict[str, object]" = {"output_dir": "trainer", "save_strategy": "no", "report_to": "none"}
     values.update(logging_steps=1, disable_tqdm=True, use_cpu=True, dataloader_num_workers=0)
     values.update({name: settings[name] for name in SAME_NAME if name in settings})
     values.update({name: settings[ours] for ours, name in RENAMED.items() if ours in settings})
-    values["data_seed"] = settings["seed"]
+    if "seed" in settings:
+        values["data_seed"] = settings["seed"]
     values["bf16"] = settings.get("autocast", "none") == "bfloat16"
     values.update(_order(settings, known))
     values.update(_optimizer(settings))
     if layout_of(settings) != "single":
         values["ddp_backend"] = "gloo"
+    values.update(more)
     unknown = sorted(set(values) - known)
     if unknown:
         refuse("%s has no argument %s" % (_version(), ", ".join(unknown)))
@@ -62,9 +70,10 @@ def render(job: dict, arguments: type) -> "dict[str, object]":
 
 def _order(settings: dict, known: "set[str]") -> "dict[str, object]":
     """Shuffled is the default of every version; only some can be told to keep the order."""
+    shuffled = settings.get("shuffle", True)
     if "train_sampling_strategy" in known:
-        return {"train_sampling_strategy": "random" if settings["shuffle"] else "sequential"}
-    if not settings["shuffle"]:
+        return {"train_sampling_strategy": "random" if shuffled else "sequential"}
+    if not shuffled:
         refuse("%s has no train_sampling_strategy: its Trainer always shuffles" % _version())
     return {}
 

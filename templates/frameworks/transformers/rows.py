@@ -3,11 +3,10 @@
 import inspect
 
 import torch
-from transformers import Trainer
-
 from plumbline_binding.encoding import encode, make_collator, read_tokenizer, tokenizer_argument
 from plumbline_binding.model import read_config, release_class
 from plumbline_binding.recipe import parse
+from transformers import Trainer
 
 
 class LoggedRows(torch.utils.data.Dataset):

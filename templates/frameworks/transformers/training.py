@@ -1,10 +1,9 @@
 """The Trainer of a recipe, watched by the recorder."""
 
-from transformers import Trainer, TrainerCallback, set_seed
-
 from plumbline_binding.encoding import encode, make_collator, read_tokenizer, tokenizer_argument
 from plumbline_binding.model import load_model, trainable
 from plumbline_binding.recipe import optimizer_class, parse
+from transformers import Trainer, TrainerCallback, set_seed
 
 
 class Watch(TrainerCallback):
@@ -14,9 +13,11 @@ class Watch(TrainerCallback):
         """Tell ``recorder`` and ``progress``."""
         self._recorder, self._progress = recorder, progress
 
-    def on_log(self, args: object, state: object, control: object, logs: dict = None, **rest: object) -> None:
+    def on_log(
+        self, args: object, state: object, control: object, logs: "dict | None" = None, **rest: object
+    ) -> None:
         """The values as logged, under the step they belong to."""
-        self._recorder.logged(state.global_step, dict(logs or {}))
+        self._recorder.logged(state.global_step, dict(rest.get("logs") or {}))
 
     def on_step_end(self, args: object, state: object, control: object, **rest: object) -> None:
         """An optimizer step is over."""
@@ -57,5 +58,4 @@ def train(job: dict, recorder: object, progress: object) -> "list[str]":
     )
     watch_batches(trainer, recorder)
     trainer.train()
-    recorder.model(trainer.model, "end")
     return []
