@@ -34,10 +34,11 @@ class Job(Frozen):
     plants: tuple[str, ...] = Field((), description="hooks that plant a fault; empty in a real run")
     world_size: int = 1
     time_limit_s: float = 0.0
+    disk_bytes: int = Field(0, description="what the run folder may take while it runs; 0: no limit")
     log_bytes: int = Field(0, description="kept of each stream of a rank; 0: the recorder's own limit")
     system_version: str = ""
     approval: str = "none"
-    engine: str = "foreground"
+    engine: str = "local"
     confinement: str = "none"
 
 
@@ -58,6 +59,19 @@ class Exit(Frozen):
     def clean(self) -> bool:
         """Whether the rank ended by itself with code 0."""
         return self.code == 0 and self.signal is None and not self.timed_out
+
+
+class Ending(Frozen):
+    """``exit/job.json``: how the whole job ended, as its supervisor saw it."""
+
+    format: int = RECORD_FORMAT
+    outcome: str = Field(description="succeeded, failed, cancelled or timed_out")
+    reason: str = ""
+    failed_rank: int | None = Field(None, description="the first rank that failed; the others were stopped")
+    code: int | None = None
+    signal: int | None = None
+    started: str = ""
+    ended: str = ""
 
 
 def is_run_folder(path: Path) -> bool:
@@ -140,6 +154,11 @@ class RunFolder:
     def exits(self) -> list[Exit]:
         """One per rank that left an exit file, by rank."""
         return [Exit.model_validate(read_json(self.verified(name))) for name in self.files("exit/rank-")]
+
+    def ending(self) -> Ending | None:
+        """How the whole job ended; None where the engine of that time did not write it."""
+        name = "exit/job.json"
+        return Ending.model_validate(read_json(self.verified(name))) if name in self.manifest else None
 
     def rank_folders(self) -> list[str]:
         """``records/rank-00000`` ... of every rank that recorded anything."""

@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import jinja2
 from pydantic import Field, JsonValue
@@ -23,6 +24,9 @@ _PASSED = ("LD_LIBRARY_PATH", "OMP_NUM_THREADS")
 """The only variables of ours that a job sees: what an interpreter may need to start, and how many threads."""
 
 
+Confinement = Literal["auto", "landlock", "bubblewrap", "uid", "none"]
+
+
 class Launch(Frozen):
     """What to run. Paths may be relative to the current folder."""
 
@@ -33,6 +37,9 @@ class Launch(Frozen):
     settings: dict[str, JsonValue] = Field({}, description="values of the pack's settings")
     plants: tuple[Path, ...] = Field((), description="Python files that plant a fault in memory")
     target: dict[str, str] = {}
+    confinement: Confinement = Field("auto", description="what has to hold the job; auto: the first that can")
+    disk_bytes: int = Field(64 * 2**30, ge=0, description="what its run folder may take; 0: no limit")
+    log_bytes: int = Field(16 * 2**20, ge=1024, description="kept of each stream of a rank: head and tail")
     time_limit_s: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="by default the procedure's own"
     )
@@ -72,6 +79,8 @@ def prepare(launch: Launch, run_id: str) -> Prepared:
         interpreter=str(interpreter),
         plants=plants,
         world_size=_world_size(settings),
+        disk_bytes=launch.disk_bytes,
+        log_bytes=launch.log_bytes,
         time_limit_s=launch.time_limit_s or procedure.time_limit_s,
         system_version=str(system_version()),
     )

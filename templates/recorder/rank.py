@@ -14,13 +14,15 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
 
 RUN = Path(__file__).absolute().parent.parent.parent
-GRACE_S = 2.0
-"""How long the child has after a signal was passed on; the launcher and the supervisor wait longer for us."""
+GRACE_S = 25.0
+"""How long the child has after a signal was passed on: less than the 30 s that torchrun waits for us."""
+POLL_S = 0.5
 DRAIN_S = 1.0
 """How long output is still read after the child ended: what it started may hold the pipe open."""
 LOG_BYTES = 16 * 2**20
@@ -100,7 +102,7 @@ class Rank:
     def __init__(self, procedure: str) -> None:
         """Start the procedure."""
         self.number = int(os.environ.get("RANK", "0"))
-        self.received = 0
+        self.received, self.deadline = 0, 0.0
         self.started = _now()
         limit = _log_bytes()
         logs = [RUN / "logs" / ("rank-%05d.%s" % (self.number, end)) for end in ("out", "err")]
@@ -138,13 +140,14 @@ class Rank:
         """The child's code, or minus the signal that ended it; one that outlives a signal is killed."""
         while True:
             try:
-                return self.child.wait(GRACE_S if self.received else 0.5)
+                return self.child.wait(POLL_S)
             except subprocess.TimeoutExpired:
-                if self.received:
+                if self.received and time.monotonic() > self.deadline:
                     self.child.kill()
 
     def _relay(self, number: int, _: object) -> None:
-        self.received = self.received or number
+        if not self.received:
+            self.received, self.deadline = number, time.monotonic() + GRACE_S
         if self.child.poll() is None:
             self.child.send_signal(number)
 

@@ -16,7 +16,7 @@ import pytest
 from plumbline_mcp.cli.stopping import Stopping
 from plumbline_mcp.workspace import RunState, Workspace
 from tests.plumbline_mcp.engines.small_pack import write_pack
-from tests.soak.processes import deliver_signals, descendants, wait_until_gone
+from tests.soak.processes import belonging, deliver_signals, descendants, wait_until_gone
 from tests.soak.programs import Inputs, Place, Program
 
 
@@ -83,10 +83,10 @@ def test_a_job_ends_with_the_program_and_its_run_is_removed(tmp_path: Path, numb
     until = time.monotonic() + 60
     while not (place.home / "runs/export-0001/output/pid").is_file() and time.monotonic() < until:
         time.sleep(0.05)
-    known = descendants(process.pid)
+    known = set(belonging(place.folder, set(), process.pid))
+    assert len(known) >= 3  # supervisor, the rank's wrapper, the rank
     process.send_signal(signal.Signals[f"SIG{number}"])
     assert process.wait(30) == code
-    assert len(known) >= 2  # supervisor and job
     assert wait_until_gone(place.folder, known, process.pid, 0.5)[1] == []
     workspace = Workspace.open(place.home)
     assert [run.state for run in workspace.runs_list()] == [RunState.REMOVED]

@@ -10,7 +10,6 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -18,9 +17,11 @@ import pytest
 from checks.records.runs import RunFolder
 from plumbline_mcp.engines import foreground, launching
 from plumbline_mcp.engines.launching import Launch
+from plumbline_mcp.engines.local.sweeping import sweep
 from plumbline_mcp.errors import BuildError
 from plumbline_mcp.workspace import RunState, Workspace
 from tests.plumbline_mcp.engines.small_pack import launch, write_pack
+from tests.plumbline_mcp.engines.waiting import WAITING, gone, said_pid, until
 
 PYTHON = sys.executable
 
@@ -36,20 +37,6 @@ def run(workspace: Workspace, wanted: Launch, said: list[str] | None = None) -> 
             said.append(message)
 
     return anyio.run(foreground.run, workspace, wanted, progress)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
-
-
-def until(condition: Any, seconds: float = 20) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "did not happen in time"
-        time.sleep(0.05)
 
 
 def test_rows_are_recorded_and_every_file_is_sealed(workspace: Workspace, tmp_path: Path) -> None:
@@ -84,7 +71,7 @@ def test_what_is_sealed_names_what_ran_by_content(workspace: Workspace, tmp_path
         assert folder.job.digests[name] == folder.manifest[name][0]
     assert not list(folder.path.glob("hooks/**/*.pyc"))
     assert folder.job.settings == {"size": 2}
-    assert (folder.job.approval, folder.job.confinement) == ("none", "none")
+    assert (folder.job.approval, folder.job.engine) == ("none", "local")
     assert not (folder.path / "scratch").exists()
 
 
@@ -246,56 +233,32 @@ def in_the_background(tmp_path: Path) -> Iterator[Background]:
         program.wait()
 
 
-WAITING = """
-import os, pathlib, time
-pathlib.Path(output, "pid.part").write_text(str(os.getpid()))
-pathlib.Path(output, "pid.part").rename(output + "/pid")
-time.sleep(600)
-"""
-
-
 def test_ctrl_c_ends_the_job_and_removes_the_run(in_the_background: Background, tmp_path: Path) -> None:
     program = in_the_background(WAITING)
-    path = tmp_path / "home/runs/export-0001/output/pid"
-    until(path.exists)
-    pid = int(path.read_text())
+    pid = said_pid(tmp_path / "home/runs/export-0001")
     program.send_signal(signal.SIGINT)
     assert program.wait(20) != 0
     assert gone(pid)
     workspace = Workspace.open(tmp_path / "home")
     assert list(workspace.runs.iterdir()) == []
-    assert workspace.run("export-0001").state is RunState.REMOVED
+    stored = workspace.run("export-0001")
+    assert (stored.state, stored.reason) == (RunState.REMOVED, "cancelled by the program that ran it")
 
 
-def test_a_killed_run_is_swept_by_the_next_one(in_the_background: Background, tmp_path: Path) -> None:
-    program = in_the_background(WAITING)
-    path = tmp_path / "home/runs/export-0001/output/pid"
-    until(path.exists)
-    pid = int(path.read_text())
-    workspace = Workspace.open(tmp_path / "home")
-    assert foreground.sweep(workspace) == [], "a run in progress was swept"
+def test_a_job_goes_on_when_the_program_that_follows_it_is_killed(
+    in_the_background: Background, tmp_path: Path
+) -> None:
+    body = "import pathlib, time\nwhile not pathlib.Path(output, 'go').exists(): time.sleep(0.05)"
+    program = in_the_background(body)
+    output = tmp_path / "home/runs/export-0001/output"
+    until((output.parent / "logs/rank-00000.out").exists)
     program.kill()
     program.wait()
-    until(lambda: gone(pid))
-    until(lambda: not foreground._is_locked(workspace.runs / ".export-0001.lock"))
-    said: list[str] = []
-    folder = run(workspace, launch(tmp_path, PYTHON), said)
-    assert workspace.run("export-0001").state is RunState.LOST
-    assert [path.name for path in workspace.runs.iterdir()] == [folder.job.run_id]
-    assert any("export-0001" in text for text in said)
-
-
-def test_a_folder_that_was_never_registered_is_swept_and_a_sealed_one_is_kept(
-    workspace: Workspace, tmp_path: Path
-) -> None:
-    kept = run(workspace, launch(tmp_path, PYTHON))
-    (workspace.runs / "rows-0099").mkdir()
-    foreign = workspace.runs / "rows-0100"
-    foreign.mkdir()
-    (foreign / "manifest.json").write_text("{}")
-    assert foreground.sweep(workspace) == ["rows-0099"]
-    assert kept.path.is_dir()
-    assert foreign.is_dir()
+    workspace = Workspace.open(tmp_path / "home")
+    assert sweep(workspace) == [], "a run in progress was swept"
+    (output / "go").touch()
+    until(lambda: workspace.run("export-0001").state is RunState.SEALED)
+    assert RunFolder.open(output.parent).exits()[0].clean
 
 
 def test_two_runs_at_once_do_not_sweep_each_other(workspace: Workspace, tmp_path: Path) -> None:
@@ -327,34 +290,6 @@ def test_a_full_disk_is_a_clear_error_and_leaves_nothing(
         run(workspace, launch(tmp_path, PYTHON))
     assert "free space" in raised.value.next_step
     assert list(workspace.runs.iterdir()) == []
-
-
-def test_a_disk_that_is_full_when_sealing_leaves_nothing(
-    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: Path) -> str:
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr(foreground, "seal", full)
-    with pytest.raises(BuildError, match="No space left on device"):
-        run(workspace, launch(tmp_path, PYTHON))
-    assert list(workspace.runs.iterdir()) == []
-    assert workspace.run("export-0001").state is RunState.REMOVED
-
-
-def test_a_supervisor_that_dies_leaves_no_sealed_run(workspace: Workspace, tmp_path: Path) -> None:
-    body = f"""
-    import os, pathlib, signal, time
-    pathlib.Path("{tmp_path}/pid").write_text(str(os.getpid()))
-    supervisor = int(pathlib.Path(f"/proc/{{os.getppid()}}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(supervisor, signal.SIGKILL)
-    time.sleep(600)
-    """
-    with pytest.raises(BuildError, match="left no exit file"):
-        run(workspace, launch(tmp_path, PYTHON, textwrap.dedent(body)))
-    assert gone(int((tmp_path / "pid").read_text()))
-    assert workspace.run("export-0001").state is RunState.LOST
-    assert not (workspace.runs / "export-0001").exists()
 
 
 def test_a_job_that_ran_out_of_space_is_no_record(workspace: Workspace, tmp_path: Path) -> None:

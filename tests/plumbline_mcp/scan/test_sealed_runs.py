@@ -1,6 +1,8 @@
 """Only a run whose manifest is the one that was logged at sealing is judged."""
 
+import json
 import shutil
+import sys
 from pathlib import Path
 
 import anyio
@@ -8,14 +10,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from checks.records.runs import Job
 from checks.verdict import Outcome, Verdict
 from plumbline_mcp.engines import foreground
+from plumbline_mcp.engines.local.sweeping import sweep
+from plumbline_mcp.engines.sealing import seal
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.service import run_check
-from plumbline_mcp.workspace import Workspace
+from plumbline_mcp.workspace import RunState, Workspace
 from tests.checks import tiny_release
 from tests.plumbline_mcp.engines.small_pack import launch
-from tests.plumbline_mcp.engines.test_foreground import PYTHON
 
 
 def release(folder: Path) -> Path:
@@ -26,8 +30,9 @@ def release(folder: Path) -> Path:
 
 
 def exported(workspace: Workspace, folder: Path) -> None:
-    body = f"import shutil\nshutil.copytree({str(release(folder))!r}, output, dirs_exist_ok=True)"
-    anyio.run(foreground.run, workspace, launch(folder, PYTHON, body))
+    body = "import shutil\nshutil.copytree(job['inputs']['model'], output, dirs_exist_ok=True)"
+    inputs = {"model": release(folder)}
+    anyio.run(foreground.run, workspace, launch(folder, sys.executable, body, inputs=inputs))
 
 
 def judged(workspace: Workspace, folder: Path, export: str = "export-0001") -> Verdict:
@@ -44,18 +49,24 @@ def test_a_sealed_run_is_judged(tmp_path: Path) -> None:
     assert "manifest" not in verdict.reason
 
 
-def test_a_run_that_was_killed_between_writing_and_logging_its_manifest_is_not_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_was_stopped_between_writing_and_logging_its_manifest_is_not_judged(
+    tmp_path: Path,
 ) -> None:
     workspace = Workspace.open(tmp_path / "home")
-    with monkeypatch.context() as patched:
-        patched.setattr(Workspace, "seal_run", lambda *_: None)  # killed here
-        exported(workspace, tmp_path)
-    verdict = judged(workspace, tmp_path)
+    exported(workspace, tmp_path)
+    unlogged = workspace.runs / "export-0002"
+    shutil.copytree(workspace.runs / "export-0001", unlogged)
+    job = json.loads((unlogged / "job.json").read_text()) | {"run_id": "export-0002"}
+    (unlogged / "job.json").write_text(json.dumps(job))
+    seal(unlogged)
+    workspace.add_run(Job.model_validate(job))
+    verdict = judged(workspace, tmp_path, "export-0002")
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "none was logged" in verdict.reason
     assert "rerun the procedure" in verdict.next_step
-    assert foreground.sweep(workspace) == ["export-0001"]
+    assert sweep(workspace) == ["export-0002"]
+    assert workspace.run("export-0002").state is RunState.LOST
+    assert not unlogged.exists()
 
 
 def test_a_run_with_another_manifest_than_the_logged_one_is_not_judged(tmp_path: Path) -> None:

@@ -1,0 +1,190 @@
+"""The local engine: jobs on this machine, each under a supervisor that outlives whoever started it."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from checks.records.runs import Ending, Job, read_json
+from plumbline_mcp.engines.confinement.choosing import Chosen, Unavailable, choose
+from plumbline_mcp.engines.engine import State, Status, final_state
+from plumbline_mcp.engines.launching import Launch, prepare, write_run
+from plumbline_mcp.engines.local import files
+from plumbline_mcp.engines.local.files import Cancel, RunFiles
+from plumbline_mcp.engines.local.sweeping import sweep, sweep_run
+from plumbline_mcp.errors import BuildError, UsageError
+from plumbline_mcp.workspace import RunState, StoredRun, Workspace
+
+_SUPERVISOR = "plumbline_mcp.engines.local.supervisor"
+_START_LIMIT_S = 60
+_PASSED = ("LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PYTHONHASHSEED", "TMPDIR")
+"""What the supervisor needs to start as we did; the job sees what its script says."""
+
+
+class LocalEngine:
+    """Jobs of one workspace on this machine (see `plumbline_mcp.engines.engine.Engine`)."""
+
+    name = "local"
+
+    def __init__(self, workspace: Workspace, slots: int | None = None) -> None:
+        """``slots`` jobs run at once, the others wait: by default as many as there are processors."""
+        self._workspace = workspace
+        self._slots = slots or os.cpu_count() or 1
+
+    def submit(self, launch: Launch, key: str | None = None) -> str:
+        """Start a job, or queue it, and return its run's id; without a key each call is a new job.
+
+        A key whose submission was stopped before its job started is started now, under the same id.
+        """
+        prepare(launch, "unnamed")  # every mistake in the launch is met before an id is taken
+        chosen = self._confinement(launch)
+        sweep(self._workspace, but=self.find(key) if key else None)
+        with contextlib.ExitStack() as stack:
+            run, lock = self._claimed(launch, key or secrets.token_hex(16), stack)
+            if lock is not None:
+                self._start(run, launch, chosen, lock)
+        return run.run_id
+
+    def status(self, run_id: str) -> Status:
+        """How the job stands; one whose supervisor is gone is swept first."""
+        run = self._workspace.run(run_id)
+        if not run.state.over and not RunFiles(self._workspace.runs / run_id).held():
+            sweep_run(self._workspace, run_id)
+            run = self._workspace.run(run_id)
+        return self._ended(run) if run.state.over else self._active(run)
+
+    def cancel(
+        self, run_id: str, grace_s: float | None = None, *, remove: bool = False, why: str = ""
+    ) -> None:
+        """Ask the supervisor for the end of the job; with ``remove`` the run folder goes too."""
+        if not self.status(run_id).state.over:
+            wanted = Cancel(why or "cancelled", remove, grace_s)
+            request = RunFiles(self._workspace.runs / run_id)
+            request.request_cancel(wanted)
+            if self._workspace.run(run_id).state.over and not request.held():  # it ended meanwhile
+                request.remove()
+
+    def find(self, key: str) -> str | None:
+        """The run that was submitted under a key."""
+        run = self._workspace.run_of_key(key)
+        return None if run is None else run.run_id
+
+    def _confinement(self, launch: Launch) -> Chosen:
+        inputs = [path.expanduser().absolute() for path in launch.inputs.values()]
+        interpreter = launch.interpreter.expanduser().absolute()
+        try:
+            return choose(launch.confinement, self._workspace.runs, interpreter, inputs)
+        except Unavailable as error:
+            raise UsageError(
+                f"the job cannot be confined by {launch.confinement}: {error}", "choose another confinement"
+            ) from error
+
+    def _claimed(self, launch: Launch, key: str, stack: contextlib.ExitStack) -> tuple[StoredRun, int | None]:
+        """The run of a key, and the held lock of one that has to be started now."""
+        taken: list[int] = []
+
+        def made(run_id: str) -> Job:
+            job = prepare(launch, run_id).job
+            _hold(RunFiles(self._workspace.runs / run_id), stack, taken)
+            return job
+
+        try:
+            run, new = self._workspace.claim_run(key, launch.procedure, made)
+        except OSError as error:
+            raise no_disk(self._workspace.runs, error) from error
+        if not new and run.state is RunState.SUBMITTING:
+            _hold(RunFiles(self._workspace.runs / run.run_id), stack, taken)
+            run = self._workspace.run(run.run_id)  # read again under the lock
+        return run, taken[0] if taken and run.state is RunState.SUBMITTING else None
+
+    def _start(self, run: StoredRun, launch: Launch, chosen: Chosen, lock: int) -> None:
+        folder = self._workspace.runs / run.run_id
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(mode=0o700)
+            prepared = prepare(launch, run.run_id)
+            job = prepared.job.model_copy(update={"engine": self.name, "confinement": str(chosen)})
+            self._workspace.start_run(write_run(prepared.model_copy(update={"job": job}), folder))
+            self._supervise(folder, chosen, lock)
+        except BaseException as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(UsageError):
+                self._workspace.end_run(run.run_id, RunState.REMOVED, f"not started: {error}"[:200])
+            RunFiles(folder).remove()
+            if isinstance(error, OSError):
+                raise no_disk(folder, error) from error
+            raise
+
+    def _supervise(self, folder: Path, chosen: Chosen, lock: int) -> None:
+        """Start the supervisor; it goes into the background and holds the lock from then on."""
+        command = [sys.executable, "-I", "-m", _SUPERVISOR, str(folder), chosen.kind, str(self._slots)]
+        passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        try:
+            subprocess.run(
+                command,
+                env={"PATH": os.defpath, "LANG": "C.UTF-8"} | passed,
+                pass_fds=(lock,),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                timeout=_START_LIMIT_S,
+                check=True,
+            )
+        except subprocess.SubprocessError as error:
+            raise BuildError(
+                f"the supervisor of {folder.name} did not start: {error}", "run it again"
+            ) from error
+
+    def _active(self, run: StoredRun) -> Status:
+        known = RunFiles(self._workspace.runs / run.run_id).supervision()
+        running = known is not None and known.phase == files.RUNNING
+        return Status(
+            run_id=run.run_id,
+            state=State.RUNNING if running else State.QUEUED,
+            reason="" if running else "waiting for a place: other jobs run",
+            nodes=(os.uname().nodename,) if running else (),
+            submitted=run.created,
+            started=known.since if known is not None and running else "",
+        )
+
+    def _ended(self, run: StoredRun) -> Status:
+        ending = self._ending(run)
+        return Status(
+            run_id=run.run_id,
+            state=final_state(run),
+            reason=run.reason,
+            exit_code=ending.code,
+            signal=ending.signal,
+            failed_rank=ending.failed_rank,
+            nodes=(os.uname().nodename,) if ending.started else (),
+            submitted=run.created,
+            started=ending.started,
+            ended=run.ended or "",
+        )
+
+    def _ending(self, run: StoredRun) -> Ending:
+        """What the supervisor wrote; nothing for a run without a folder."""
+        path = self._workspace.runs / run.run_id / "exit" / "job.json"
+        if run.state is RunState.SEALED and path.is_file():
+            return Ending.model_validate(read_json(path))
+        return Ending(outcome="")
+
+
+def no_disk(path: Path, error: OSError) -> BuildError:
+    """What to say when a run folder cannot be written."""
+    return BuildError(
+        f"the run folder {path} cannot be written: {error.strerror or error}",
+        "free space there, or set PLUMBLINE_HOME to a folder that you can write",
+    )
+
+
+def _hold(run: RunFiles, stack: contextlib.ExitStack, taken: list[int]) -> None:
+    """Take the run's lock until the stack ends, unless somebody holds it."""
+    lock = run.take_lock()
+    if lock is not None:
+        stack.callback(os.close, lock)
+        taken.append(lock)

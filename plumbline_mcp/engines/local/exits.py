@@ -1,0 +1,149 @@
+"""Completes what the ranks wrote of their end, and tells the first that failed from those it took with it.
+
+Standard library only. What a rank wrote is untrusted: the job's own code could have written it.
+"""
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+NO_FILE = "no exit file"
+KILLED = f"{NO_FILE}: the rank was killed"
+_MOST_BYTES = 65_536
+_NAMED = 8
+
+
+@dataclass
+class JobEnd:
+    """How the job ended, as the supervisor saw it; ``status`` is that of its launcher, as from waitpid."""
+
+    started: str
+    ended: str = ""
+    status: int | None = None
+    timed_out: bool = False
+    cancelled: str = ""
+    hung: list[int] = field(default_factory=list)
+    limit_s: float = 0.0
+
+    @property
+    def code(self) -> int | None:
+        """Exit code of the launcher, or minus the signal that ended it."""
+        return None if self.status is None else os.waitstatus_to_exitcode(self.status)
+
+
+def exit_path(run: Path, rank: int) -> Path:
+    """Where a rank says how it ended."""
+    return run / "exit" / f"rank-{rank:05d}.json"
+
+
+def without_exit(run: Path, ranks: int) -> list[int]:
+    """Ranks that did not say yet how they ended."""
+    return [rank for rank in range(ranks) if not exit_path(run, rank).is_file()]
+
+
+def complete(run: Path, ranks: int, end: JobEnd) -> dict[str, Any]:
+    """Write the exit files that are missing and ``exit/job.json``; returns the latter."""
+    records = [_completed(run, rank, ranks, end) for rank in range(ranks)]
+    ending = _ending(records, end)
+    write(run / "exit" / "job.json", ending)
+    return ending
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    """Write JSON by rename."""
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(record), encoding="utf-8")
+    temporary.rename(path)
+
+
+def _completed(run: Path, rank: int, ranks: int, end: JobEnd) -> dict[str, Any]:
+    path = exit_path(run, rank)
+    record = _read(path)
+    missing = not record
+    if missing:
+        record = _missing(rank, end if ranks == 1 else None, end)
+    hung = end.timed_out and (missing or rank in end.hung)
+    if missing or hung:
+        record["timed_out"] = hung
+        write(path, record)
+    return record
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What a rank wrote; nothing when it is no record (a folder, a pipe, nonsense)."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            record = json.loads(file.read(_MOST_BYTES) or b"")
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _missing(rank: int, alone: JobEnd | None, end: JobEnd) -> dict[str, Any]:
+    """What is known of a rank without a file; of a lone one the launcher is the rank itself."""
+    code = alone.code if alone else None
+    return {
+        "rank": rank,
+        "code": code if code is not None and code >= 0 else None,
+        "signal": -code if code is not None and code < 0 else None,
+        "timed_out": False,
+        "host": os.uname().nodename,
+        "started": end.started,
+        "ended": end.ended,
+        "stopped": bool(end.cancelled or end.timed_out),
+        "reason": _why_missing(code, end),
+    }
+
+
+def _why_missing(code: int | None, end: JobEnd) -> str:
+    if end.cancelled or end.timed_out:
+        return f"{NO_FILE}: it was ended with the job"
+    return KILLED if code is None or code < 0 else f"{NO_FILE}: the rank did not start"
+
+
+def _ending(records: list[dict[str, Any]], end: JobEnd) -> dict[str, Any]:
+    first = _first_failed(records)
+    clean = first is None and end.code == 0
+    outcome = "cancelled" if end.cancelled else "timed_out" if end.timed_out else None
+    return {
+        "format": 1,
+        "outcome": outcome or ("succeeded" if clean else "failed"),
+        "reason": _reason(first, end),
+        "failed_rank": None if first is None else first["rank"],
+        "code": 0 if clean else _number(first, "code"),
+        "signal": _number(first, "signal"),
+        "started": end.started,
+        "ended": end.ended,
+    }
+
+
+def _number(record: dict[str, Any] | None, name: str) -> int | None:
+    value = (record or {}).get(name)
+    return value if isinstance(value, int) and 0 <= value <= 255 else None
+
+
+def _first_failed(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The rank that failed first: one that was killed without a word, else the earliest that nobody stopped.
+
+    A rank that is told to stop still writes its file, so a missing one is no bystander.
+    """
+    failed = [one for one in records if (one.get("code"), one.get("signal")) != (0, None)]
+    own = [one for one in failed if not one.get("stopped")]
+    silent = [one for one in own if str(one.get("reason")).startswith(NO_FILE)]
+    return min(silent or own, key=lambda one: str(one.get("ended")), default=None)
+
+
+def _reason(first: dict[str, Any] | None, end: JobEnd) -> str:
+    if end.cancelled:
+        return end.cancelled
+    if end.timed_out:
+        ranks = ", ".join(map(str, end.hung[:_NAMED])) + (" ..." if len(end.hung) > _NAMED else "")
+        return f"time limit of {end.limit_s:g} s" + (f"; still running: rank {ranks}" if ranks else "")
+    if first is None:
+        return "" if end.code == 0 else f"the launcher ended with {end.code}; every rank ended by itself"
+    how = f"signal {first['signal']}" if first.get("signal") else f"exit code {first.get('code')}"
+    unknown = first.get("reason") == KILLED
+    return f"rank {first['rank']} failed first: {KILLED if unknown else how}"

@@ -1,0 +1,132 @@
+"""The engine's own files beside a run folder, where the job cannot write them. Standard library only.
+
+runs/.<run>.lock      held (flock) by whoever submits the run, then by its supervisor, to the end
+runs/.<run>.state     the supervisor's pid, start time and boot, its phase, the processes it knows
+runs/.<run>.cancel    asks the supervisor for the end of the job
+.slots                a byte of it is held (lockf) by each supervisor whose job runs: so many run at once
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from plumbline_mcp.engines.local.processes import Process, boot_id
+
+QUEUED = "queued"
+RUNNING = "running"
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """Who supervises a run, how far it is, and the processes of the job that were seen."""
+
+    supervisor: Process
+    boot: str
+    phase: str
+    since: str
+    processes: tuple[Process, ...] = ()
+
+    def alive(self) -> bool:
+        """Whether that supervisor still runs, in this boot of the machine."""
+        return self.boot == boot_id() and self.supervisor.alive()
+
+    def left(self) -> tuple[Process, ...]:
+        """The processes of the job that were seen, as far as they can still be meant."""
+        return self.processes if self.boot == boot_id() else ()
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """A request to end a job: its reason, whether its run is removed, how long processes have."""
+
+    reason: str
+    remove: bool = False
+    grace_s: float | None = None
+
+
+class RunFiles:
+    """The files of one run."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.lock = run.with_name(f".{run.name}.lock")
+        self.state = run.with_name(f".{run.name}.state")
+        self.cancel = run.with_name(f".{run.name}.cancel")
+
+    def take_lock(self, create: int = os.O_CREAT) -> int | None:
+        """A descriptor that holds the run's lock until it is closed; None when another one does."""
+        descriptor = os.open(self.lock, os.O_RDWR | create | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def held(self) -> bool:
+        """Whether somebody submits or supervises the run now."""
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = self.take_lock(create=0)
+            if descriptor is None:
+                return True
+            os.close(descriptor)
+        return self._supervised()
+
+    def _supervised(self) -> bool:
+        known = self.supervision()
+        return known is not None and known.alive()
+
+    def supervision(self) -> Supervision | None:
+        """What the supervisor wrote last; None before it wrote anything, and for a file that is not its."""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            raw = json.loads(self.state.read_text(encoding="utf-8"))
+            seen = tuple(Process(*map(int, one.values())) for one in raw.pop("processes"))
+            return Supervision(Process(**raw.pop("supervisor")), processes=seen, **raw)
+        return None
+
+    def write_supervision(self, known: Supervision) -> None:
+        """Replace what the supervisor says of itself."""
+        _write(self.state, asdict(known))
+
+    def request_cancel(self, wanted: Cancel) -> None:
+        """Ask for the end; the first request counts."""
+        if not self.cancel.exists():
+            _write(self.cancel, asdict(wanted))
+
+    def cancelled(self) -> Cancel | None:
+        """The request to end the job, if there is one."""
+        try:
+            return Cancel(**json.loads(self.cancel.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError):
+            return Cancel("cancelled")
+
+    def remove(self) -> None:
+        """Remove them; the lock's last, so that nobody takes the run for dead before."""
+        for path in (self.state, self.cancel, self.lock):
+            path.unlink(missing_ok=True)
+
+
+def take_slot(home: Path, slots: int) -> int | None:
+    """A descriptor that holds one of the places for running jobs; None when all are taken.
+
+    The lock is this process's own: nothing that it starts holds it on.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(home / ".slots", flags, 0o600)
+    for number in range(slots):
+        with contextlib.suppress(BlockingIOError, PermissionError):
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _write(path: Path, content: object) -> None:
+    temporary = path.with_name(f"{path.name}.part")
+    temporary.write_text(json.dumps(content), encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,56 @@
+"""How much a run takes on disk, whether the disk was full, and the tails of logs. Standard library only."""
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+NO_SPACE = os.strerror(errno.ENOSPC)
+
+_LAST_SAID = 2000
+_FULL_BELOW = 64 * 1024
+"""Free bytes below which nothing can be written that matters: the job failed for that."""
+
+
+def taken(folder: Path) -> int:
+    """Bytes that the files of a folder take on disk; what vanishes meanwhile does not count."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for _, _, files, descriptor in os.fwalk(folder, follow_symlinks=False):
+            for name in files:
+                with contextlib.suppress(OSError):
+                    total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_blocks * 512
+    return total
+
+
+def ran_out(run: Path, ranks: int) -> bool:
+    """Whether the last that a rank of a failed job said was that the disk is full, or it is full now."""
+    free = os.statvfs(run)
+    if free.f_bavail * free.f_frsize < _FULL_BELOW:
+        return True
+    names = [f"rank-{rank:05d}.err" for rank in range(ranks)]
+    return any(NO_SPACE.encode() in _end_of(run / "logs" / name) for name in (*names, "launcher.err"))
+
+
+def join_tails(run: Path) -> None:
+    """Append what a killed rank left of the ends of its logs, and remove the pieces."""
+    for log in sorted((run / "logs").glob("rank-*.*")):
+        pieces = [log.with_name(log.name + end) for end in (".tail.old", ".tail")]
+        found = [piece for piece in pieces if piece.is_file() and not piece.is_symlink()]
+        if log.suffix in (".out", ".err") and found:
+            descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "ab") as file:
+                file.write(b"\n[bytes of this log may have been dropped here: its rank was killed]\n")
+                for piece in found:
+                    file.write(piece.read_bytes())
+            for piece in found:
+                piece.unlink()
+
+
+def _end_of(path: Path) -> bytes:
+    with contextlib.suppress(OSError):  # the job may have put anything in its place
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            file.seek(max(0, os.fstat(descriptor).st_size - _LAST_SAID))
+            return file.read(_LAST_SAID) or b""
+    return b""

@@ -1,0 +1,230 @@
+"""Runs one job and outlives whoever started it: ``python -I -m ...local.supervisor RUN CONFINEMENT SLOTS``.
+
+A process of its own, in a session of its own, which holds the run's lock from its submission to its end. It
+is the *subreaper* of the job: a process that the job put into another session still becomes its child and is
+ended before the run counts as over. It waits for a place, starts the job confined, ends it at its time
+limit, on a request (`plumbline_mcp.engines.local.files`), on SIGTERM and when it takes too much disk; then it
+completes the exit files, seals the run and logs the digest of its manifest. When it is killed, the job dies
+with it; what escaped is ended by the next sweep. Standard library only until the job is over.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from plumbline_mcp.engines.confinement.choosing import Confined, confined
+from plumbline_mcp.engines.confinement.reach import reach
+from plumbline_mcp.engines.local import exits, space
+from plumbline_mcp.engines.local.files import QUEUED, RUNNING, Cancel, RunFiles, Supervision, take_slot
+from plumbline_mcp.engines.local.processes import Process, boot_id, descendants, process, send
+
+POLL_S = 0.05
+GRACE_S = 3.0
+"""How long processes have after SIGTERM; a rank's wrapper gives its child less."""
+LEFT_BEHIND_S = 2.0
+"""How long what a job leaves behind may still run by itself."""
+LOOK_S = 1.0
+"""How often the job's processes are noted."""
+MEASURE_S = 2.0
+"""How often the run folder is measured, at least; a measurement may take a twentieth of the time."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Supervisor:
+    """One job, its descendants and what became of them."""
+
+    def __init__(self, run: Path, confinement: str, slots: int) -> None:
+        self.run, self.confinement, self.slots = run, confinement, slots
+        self.files = RunFiles(run)
+        self.job: dict[str, Any] = json.loads((run / "job.json").read_text(encoding="utf-8"))
+        self.end = exits.JobEnd(started=_now(), limit_s=float(self.job["time_limit_s"]))
+        self.request: Cancel | None = None
+        self.launcher: subprocess.Popen[bytes] | None = None
+        self._terminated = False
+        self._looked = self._measured = self._measuring_s = 0.0
+        self._seen: set[Process] = set()
+        signal.signal(signal.SIGTERM, self._terminate)
+        self._write_state(QUEUED)
+
+    def wait_for_place(self) -> bool:
+        """Wait until a place is free; false when the job was cancelled before."""
+        while not self._cancelled():
+            if take_slot(self.run.parent.parent, self.slots) is not None:
+                return True
+            time.sleep(POLL_S)
+        return False
+
+    def start(self) -> None:
+        """Start the job. Raises `OSError` and `subprocess.SubprocessError`."""
+        inputs = [Path(path) for path in self.job["inputs"].values()]
+        allowed = lambda: reach(self.run, Path(self.job["interpreter"]), inputs)  # noqa: E731 - asked when it is used
+        command = confined(self.confinement, self.run, allowed, ["/bin/bash", str(self.run / "job.sh")])
+        self.end.started = _now()
+        with contextlib.ExitStack() as stack:
+            logs = [self.run / "logs" / f"launcher.{end}" for end in ("out", "err")]
+            streams = [stack.enter_context(path.open("xb")) for path in logs]
+            self.launcher = subprocess.Popen(
+                command.command,
+                stdin=subprocess.DEVNULL,
+                stdout=streams[0],
+                stderr=streams[1],
+                start_new_session=True,
+                preexec_fn=lambda: _before_execution(command),
+            )
+        self._deadline = time.monotonic() + self.end.limit_s
+        self._look()
+
+    def follow(self) -> None:
+        """Wait until the job ends, its time or its disk is used up or we are told to stop."""
+        while self.end.status is None and not self._cancelled():
+            self._reap()
+            now = time.monotonic()
+            if now > self._deadline:
+                self.end.timed_out = True
+                self.end.hung = exits.without_exit(self.run, self.job["world_size"])
+                return
+            if now > self._looked + LOOK_S:
+                self._look()
+            if now > self._measured + max(MEASURE_S, 20 * self._measuring_s):
+                self._measure()
+            time.sleep(POLL_S)
+
+    def end_processes(self) -> bool:
+        """End every process that is left; true when none is."""
+        grace = GRACE_S if self.request is None or self.request.grace_s is None else self.request.grace_s
+        if self.end.status is not None and self.request is None:
+            self._wait(LEFT_BEHIND_S)
+        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, GRACE_S)):
+            left = descendants(os.getpid())
+            if not left:
+                break
+            self._note(f"{number.name} to {len(left)} process(es): {[one.pid for one in left[:20]]}")
+            for one in left:
+                send(one, number)
+            self._wait(seconds, again=number is signal.SIGKILL)
+        self.end.ended = _now()
+        self.end.cancelled = self.request.reason if self.request else ""
+        return not self._reap()
+
+    def _cancelled(self) -> bool:
+        if self.request is None:
+            self.request = self.files.cancelled()
+        if self.request is None and self._terminated:
+            self.request = Cancel("cancelled: the supervisor was told to end (SIGTERM)")
+        return self.request is not None
+
+    def _terminate(self, *_: object) -> None:
+        self._terminated = True
+
+    def _wait(self, seconds: float, *, again: bool = False) -> None:
+        """Wait until no child is left; ``again`` kills what was started meanwhile."""
+        until = time.monotonic() + seconds
+        while self._reap() and time.monotonic() < until:
+            time.sleep(POLL_S)
+            for one in descendants(os.getpid()) if again else ():
+                send(one, signal.SIGKILL)
+
+    def _reap(self) -> bool:
+        """Collect ended children, adopted ones included; true while one runs."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if self.launcher is not None and pid == self.launcher.pid:
+                self.end.status = self.launcher.returncode = status
+
+    def _look(self) -> None:
+        """Note the job's processes: one that hides its environment is still found after we were killed."""
+        self._looked = time.monotonic()
+        seen = set(descendants(os.getpid()))
+        if seen != self._seen:
+            self._seen = seen
+            self._write_state(RUNNING)
+
+    def _measure(self) -> None:
+        began = time.monotonic()
+        limit = self.job.get("disk_bytes") or 0
+        size = space.taken(self.run) if limit else 0
+        self._measured = time.monotonic()
+        self._measuring_s = self._measured - began
+        if size > limit:
+            self.request = Cancel(f"the run took {size:,} bytes of disk; its limit is {limit:,}")
+
+    def _write_state(self, phase: str) -> None:
+        us = process(os.getpid())
+        if us is not None:
+            with contextlib.suppress(OSError):  # a full disk: the job's end says so
+                known = Supervision(us, boot_id(), phase, _now(), tuple(sorted(self._seen, key=_by_pid)))
+                self.files.write_supervision(known)
+
+    def _note(self, text: str) -> None:
+        with contextlib.suppress(OSError), (self.run / "logs" / "supervisor.log").open("a") as file:
+            file.write(f"{_now()} {text}\n")
+
+
+def _by_pid(one: Process) -> int:
+    return one.pid
+
+
+def _before_execution(command: Confined) -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if command.apply is not None:
+        command.apply()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def supervise(run: Path, confinement: str, slots: int) -> None:
+    """Run the job of a run folder to its end, and store that end."""
+    supervisor = Supervisor(run, confinement, slots)
+    reason, gone = "", True
+    try:
+        if supervisor.wait_for_place():
+            supervisor.start()
+            supervisor.follow()
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = f"the job could not be started: {error}"
+    gone = supervisor.end_processes()
+    from plumbline_mcp.engines.local import ending  # the database takes half a second to import
+
+    if not gone:
+        ending.lose(run, "a process of the job could not be ended, so nothing was sealed")
+    elif reason:
+        ending.lose(run, reason)
+    elif supervisor.launcher is None:
+        ending.remove(run, f"{supervisor.end.cancelled}, before it started")
+    elif supervisor.request is not None and supervisor.request.remove:
+        ending.remove(run, supervisor.end.cancelled)
+    else:
+        ending.seal_or_lose(run, supervisor.job["world_size"], supervisor.end, confinement)
+    supervisor.files.remove()
+
+
+def main() -> None:
+    """Go into the background and supervise; the first process ends when the second one has the lock."""
+    if os.fork():
+        os._exit(0)
+    os.chdir("/")
+    if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "this kernel has no subreapers")
+    supervise(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+
+
+if __name__ == "__main__":
+    main()
