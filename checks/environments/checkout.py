@@ -29,7 +29,7 @@ class FilesCase:
 
 def editable_files(probe: EnvironmentProbe, framework: Distribution, checkout: Path) -> FilesCase:
     """The framework's package folders against the commit that is checked out."""
-    origin = probe.module.origin
+    origin = probe.module.origin or next((f"{folder}/." for folder in probe.module.folders), None)
     if origin is None:
         return FilesCase("git tree", missing_record=f"the module {probe.module.name} is not importable")
     try:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator
 
@@ -342,6 +343,8 @@ def _imported(case: ImageCase) -> list[Problem]:
     names = {f"{location}/{entry.name}" for found in case.probe.framework for entry in found.files}
     if origin in names or not names:
         return []
+    if case.probe.module.folders:
+        return _namespace(case, f"{location}/{case.probe.module.name.replace('.', '/')}")
     return [
         Problem(
             code="module-shadowed",
@@ -349,5 +352,23 @@ def _imported(case: ImageCase) -> list[Problem]:
             place=Place(file=origin, package=case.framework.name),
             expected=f"a file below {location}",
             found=str(origin),
+        )
+    ]
+
+
+def _namespace(case: ImageCase, own: str) -> list[Problem]:
+    """A namespace package is made of several folders; of one module in two of them the first is imported."""
+    folders = [os.path.normpath(folder) for folder in case.probe.module.folders]
+    if folders[0] == os.path.normpath(own):
+        return []
+    return [
+        Problem(
+            code="module-shadowed",
+            outcome=Outcome.INCONCLUSIVE if os.path.normpath(own) in folders else Outcome.FAIL,
+            message=f"modules of {case.probe.module.name} would be looked for in {folders[0]} first",
+            place=Place(file=folders[0], package=case.framework.name),
+            expected=own,
+            found=folders[0],
+            next_step=f"take the other folder of {shown_name(case.framework.name)} off the path",
         )
     ]

@@ -93,6 +93,7 @@ class Module(Frozen):
 
     name: str
     origin: str | None = None
+    folders: tuple[str, ...] = Field((), description="of a namespace package, which has no origin")
     version: str | None = Field(None, description="what its text states")
 
 

@@ -443,7 +443,13 @@ def module(name: str) -> "dict[str, object]":
         spec = None
     if spec is None:
         return {"name": name, "origin": None, "version": None}
-    return {"name": name, "origin": spec.origin, "version": stated_version(spec.origin)}
+    folders = [] if spec.origin else [str(folder) for folder in spec.submodule_search_locations or ()]
+    return {
+        "name": name,
+        "origin": spec.origin,
+        "folders": folders,
+        "version": stated_version(spec.origin),
+    }
 
 
 def stated_version(origin: "str | None") -> "str | None":

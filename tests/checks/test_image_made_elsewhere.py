@@ -281,6 +281,29 @@ def test_what_takes_the_interpreter_down_is_inconclusive(
     assert [code for _, code, _ in problems(verdict)] == ["bytecode-unread"]
 
 
+def test_a_framework_that_is_a_namespace_package(tmp_path: Path) -> None:
+    made = Made("venv and pip", tmp_path)
+    files = {"space_trainer/core/loss.py": "x = 1\n", "space_trainer/run.py": "y = 2\n"}
+    unpack(write_wheel(tmp_path, "space-trainer", "1.0", requires=["leaf>=1"], files=files), made.python)
+    pack = PACK.replace("big-trainer", "space-trainer").replace("big_trainer", "space_trainer")
+    (tmp_path / "pack/pack.toml").write_text(pack)
+    verdict = made.check()
+    assert (verdict.outcome, problems(verdict)) == (Outcome.PASS, []), verdict.reason
+    assert str(verdict.parts[2].coverage) == "4 of 4 files"
+    other = tmp_path / "other/space_trainer"
+    other.mkdir(parents=True)
+    hook = {"first.pth": f"import sys; sys.path.insert(0, {str(other.parent)!r})\n"}
+    unpack(write_wheel(tmp_path, "first", "1.0", files=hook), made.python)
+    verdict = made.check()
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert [code for _, code, _ in problems(verdict)] == ["module-shadowed"]
+    (other / "__init__.py").write_text("")
+    assert ("files", "module-shadowed") in [found[:2] for found in problems(made.check())]
+    shutil.rmtree(other)
+    (made.site / "space_trainer/run.py").write_text("y = 3\n")
+    assert [code for _, code, _ in problems(made.check())] == ["file-edited"]
+
+
 # --- editable installations --------------------------------------------------------------------------------
 
 BACKEND = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
