@@ -1,0 +1,175 @@
+"""What the optimizer-step check judges: the recipe beside what every rank recorded."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from checks.check import Context
+from checks.records.steps import Parameter, RankSteps, StepLine, StepTensors
+from checks.references.checkpoints.tensors import MemorySource, Tensor
+from checks.references.recipe import Recipe
+from checks.verdict import Problem
+
+
+@dataclass(frozen=True)
+class StepCase:
+    """A recorded run. ``only``: the parameters that are judged element by element, None for all."""
+
+    recipe: Recipe
+    total_steps: int
+    world_size: int
+    ranks: tuple[RankSteps, ...]
+    rank_problems: tuple[Problem, ...] = ()
+    context: Context = field(default_factory=Context)
+    only: frozenset[str] | None = None
+
+    @cached_property
+    def full_steps(self) -> tuple[int, ...]:
+        """Steps that every rank recorded in full."""
+        steps = [set(rank.full) for rank in self.ranks]
+        return tuple(sorted(set.intersection(*steps))) if steps else ()
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """Every step that a rank recorded."""
+        return tuple(sorted({line.step for rank in self.ranks for line in rank.lines}))
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The model's parameters by name, as the first rank listed them last before or at the start."""
+        return _at(self.ranks[0], ("start", "built", "loaded-2", "loaded-1", "end")) if self.ranks else {}
+
+    def at_end(self, rank: RankSteps) -> Mapping[str, Parameter]:
+        """The parameters as a rank listed them when training had ended."""
+        return _at(rank, ("end",))
+
+    def at_start(self, rank: RankSteps) -> Mapping[str, Parameter]:
+        """The parameters as a rank listed them when training began."""
+        return _at(rank, ("start",))
+
+    def lines(self, step: int) -> list[StepLine]:
+        """The records of one step, a rank each."""
+        return [line for rank in self.ranks if (line := rank.line(step)) is not None]
+
+    def tensors(self, step: int) -> list[tuple[int, StepTensors]]:
+        """(rank, tensors) of a step that was recorded in full."""
+        return [(rank.rank, rank.full[step]) for rank in self.ranks if step in rank.full]
+
+    def judged(self, name: str) -> bool:
+        """Whether a parameter is one that is judged element by element."""
+        return self.only is None or name in self.only
+
+    def with_tensors(self, step: int, changes: Mapping[int, Mapping[str, np.ndarray]]) -> "StepCase":
+        """A copy with other values, by rank and name: in the old dtype, or new tensors in float32."""
+        ranks = []
+        for rank in self.ranks:
+            if rank.rank in changes and step in rank.full:
+                old = rank.full[step]
+                tensors = dict(old.tensors)
+                for name, values in changes[rank.rank].items():
+                    tensors[name] = in_memory(name, values, tensors.get(name))
+                full = {**rank.full, step: replace(old, tensors=tensors)}
+                rank = replace(rank, full=full)
+            ranks.append(rank)
+        return replace(self, ranks=tuple(ranks))
+
+    def with_lines(self, step: int, lines: Mapping[int, StepLine]) -> "StepCase":
+        """A copy with other lines of one step, by rank."""
+        ranks = tuple(
+            replace(
+                rank,
+                lines=tuple(
+                    lines[rank.rank] if line.step == step and rank.rank in lines else line
+                    for line in rank.lines
+                ),
+            )
+            for rank in self.ranks
+        )
+        return replace(self, ranks=ranks)
+
+
+def _at(rank: RankSteps, moments: tuple[str, ...]) -> dict[str, Parameter]:
+    for moment in moments:
+        found = {each.name: each for each in rank.parameters if each.when == moment}
+        if found:
+            return found
+    return {}
+
+
+def in_memory(name: str, values: np.ndarray, like: Tensor | None) -> Tensor:
+    """A tensor of these values, rounded to the dtype of the one that it replaces."""
+    from checks.references.checkpoints.formats import FORMATS, encoded
+
+    if like is None:
+        return Tensor(name, "F32", values.shape, MemorySource(values.astype("<f4").tobytes()))
+    data = encoded(np.asarray(values, np.float64).reshape(-1), FORMATS[like.dtype])
+    return replace(like, source=MemorySource(data))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One distinct part of a parameter and the ranks that hold it: more than one where it is replicated."""
+
+    parameter: str
+    offset: tuple[int, ...] | None
+    holders: tuple[tuple[int, StepTensors], ...]
+
+    @property
+    def first(self) -> StepTensors:
+        """The record of the first rank that holds it."""
+        return self.holders[0][1]
+
+    @property
+    def rank(self) -> int:
+        """That rank."""
+        return self.holders[0][0]
+
+
+def shards(case: StepCase, step: int) -> Iterator[Shard]:
+    """Every distinct part of every parameter that the optimizer held, in the order of recording."""
+    parts: dict[tuple[str, tuple[int, ...] | None, int | None], list[tuple[int, StepTensors]]] = {}
+    for rank, record in case.tensors(step):
+        for name in record.parameters():
+            placement = record.placements.get(name)
+            unknown = placement is not None and placement.offset is None
+            key = (name, placement.offset if placement else None, rank if unknown else None)
+            parts.setdefault(key, []).append((rank, record))
+    for (name, offset, _), holders in parts.items():
+        if case.judged(name):
+            yield Shard(name, offset, tuple(holders))
+
+
+def is_sampled(record: StepTensors, name: str) -> bool:
+    """Whether only a sample of a tensor was recorded."""
+    return name in record.samples
+
+
+def assembled(case: StepCase, step: int, parameter: str, name: str) -> np.ndarray | None:
+    """float64[shape] of a whole tensor from the ranks' parts; None where a part is missing or sampled.
+
+    ``name`` is the tensor's, e.g. ``grad.raw.<parameter>``.
+    """
+    found: np.ndarray | None = None
+    covered = 0
+    seen: set[tuple[int, ...]] = set()
+    for _, record in case.tensors(step):
+        if name not in record.tensors or is_sampled(record, name):
+            continue
+        placement = record.placements.get(parameter)
+        if placement is None or not any(kind.startswith(("shard", "strided")) for kind in placement.kinds):
+            return record.array(name)
+        about = case.parameters.get(parameter)
+        if placement.offset is None or about is None:
+            return None
+        part = record.array(name)
+        found = np.full(about.shape, np.nan) if found is None else found
+        box = tuple(slice(at, at + size) for at, size in zip(placement.offset, part.shape, strict=True))
+        if found[box].shape != part.shape:
+            return None
+        found[box] = part
+        if placement.offset not in seen:
+            seen.add(placement.offset)
+            covered += part.size
+    return found if found is not None and covered == found.size else None

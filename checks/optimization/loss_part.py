@@ -1,0 +1,116 @@
+"""Part ``loss``: what was differentiated and what was logged is the mean over the global batch."""
+
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from checks.optimization.case import StepCase
+from checks.optimization.gradient_parts import StepTokens, clips_unseen, weights_are_right
+from checks.rules import SUMMATION_DEVIATIONS
+from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
+
+_FLOAT32 = 2.0**-24
+
+
+def reference_loss(step: StepTokens) -> tuple[float, float] | None:
+    """(mean loss in float64, bound on the rounding of a framework's own) over the supervised tokens."""
+    losses = [batch.losses for batch in step.batches]
+    if not step.count:
+        return None
+    total = math.fsum(float(value) for part in losses for value in part)
+    mean = total / step.count
+    errors = sum(float(batch.errors.sum()) for batch in step.batches) / step.count
+    size = sum(float(np.abs(part).sum()) for part in losses) / step.count
+    return mean, errors + SUMMATION_DEVIATIONS * math.sqrt(step.count) * _FLOAT32 * size
+
+
+def precision_of(values: Iterable[float]) -> float:
+    """Relative half distance between neighbours in the narrowest dtype that holds every value exactly."""
+    numbers = np.array(list(values), np.float64)
+    single = numbers.astype(np.float32)
+    if not (single == numbers).all():
+        return 0.0
+    narrow = (single.view(np.uint32) & np.uint32(0xFFFF)) == 0
+    return 2.0**-8 if narrow.all() else _FLOAT32
+
+
+def last_digit(value: float) -> float:
+    """Half a unit of the last decimal digit that a number was logged with."""
+    mantissa, _, power = repr(value).partition("e")
+    return 0.5 * 10.0 ** (int(power or 0) - len(mantissa.partition(".")[2]))
+
+
+def loss_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
+    """Compare the differentiated and the logged loss of every full step with the reference."""
+    problems: list[Problem] = []
+    measurements: list[Measurement] = []
+    judged = total = 0
+    for step in steps:
+        total += 1
+        found = reference_loss(step)
+        if found is None:
+            continue
+        judged += 1
+        mean, bound = found
+        measurements.append(
+            Measurement(name=f"mean loss in float64, step {step.step}", value=mean, bound=bound, unit="nats")
+        )
+        problems += [*_differentiated(case, step, mean, bound), *_logged(case, step, mean, bound)]
+    coverage = Coverage(judged=judged, total=total, unit="steps")
+    return part_of("loss", problems, coverage=coverage, measurements=tuple(measurements))
+
+
+def _differentiated(case: StepCase, step: StepTokens, mean: float, bound: float) -> Iterator[Problem]:
+    factor, scale = step.factor(case.world_size), step.scale(case.world_size)
+    values = [batch.differentiated for line in case.lines(step.step) for batch in line.micro_batches]
+    known = [value for value in values if value is not None]
+    if factor is None or scale is None or not values or len(known) < len(values):
+        return
+    averaging = factor[0] / (scale[0] if scale[0] < 1 and clips_unseen(case, step.step) else 1.0)
+    found = math.fsum(known) * averaging
+    allowed = bound + (precision_of(known) + factor[1] + _FLOAT32) * math.fsum(map(abs, known)) * averaging
+    if abs(found - mean) <= allowed and math.isfinite(found):
+        return
+    right = weights_are_right(case, step)
+    yield Problem(
+        code="further-loss-term" if right and math.isfinite(found) else "loss-differs",
+        outcome=Outcome.INCONCLUSIVE if right and math.isfinite(found) else Outcome.FAIL,
+        message="the loss that was differentiated is not the mean over the global batch"
+        if not right
+        else "every token weighs right, and yet the loss differentiated is another: it has a further term",
+        place=Place(step=step.step),
+        expected=f"{mean:.6g} ± {allowed:.2g}",
+        found=f"{found:.6g}",
+        next_step="compare the loss function with the recipe",
+    )
+
+
+def _logged(case: StepCase, step: StepTokens, mean: float, bound: float) -> Iterator[Problem]:
+    for rank in case.ranks:
+        value = rank.logged.get(step.step, {}).get("loss")
+        if value is None or (step.step - 1 not in rank.logged and step.step > 1):
+            continue  # never logged, or logged as a mean over several steps
+        allowed = bound + last_digit(value) + 2 * _FLOAT32 * abs(value)
+        allowed += 2.0**-8 * abs(mean) if _narrow_loss(case, step) else 0.0
+        if not abs(value - mean) <= allowed:
+            yield Problem(
+                code="logged-loss-differs",
+                message="the loss that was logged is not the mean over the global batch",
+                place=Place(step=step.step, rank=rank.rank),
+                expected=f"{mean:.6g} ± {allowed:.2g}",
+                found=f"{value:.6g}",
+                next_step="look for a mean taken per rank or micro-batch, or a factor on the logged value",
+            )
+
+
+def _narrow_loss(case: StepCase, step: StepTokens) -> bool:
+    """Whether the framework's own losses are in bfloat16, so that their sum may be rounded to it."""
+    values = [
+        value
+        for line in case.lines(step.step)
+        for batch in line.micro_batches
+        for value in (batch.differentiated, batch.loss)
+        if value is not None
+    ]
+    return bool(values) and precision_of(values) == 2.0**-8

@@ -1,0 +1,347 @@
+"""Parts ``update``, ``state`` and ``lost_updates``: every parameter's step against the recipe's, element by
+element.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from checks.check import Progress
+from checks.optimization.case import Shard, StepCase, shards
+from checks.optimization.gradient_parts import replicas
+from checks.optimization.updating import (
+    ParameterStep,
+    Unjudgeable,
+    parameter_step,
+    unit_in_last_place,
+    would_move,
+)
+from checks.rules import (
+    BLIND_SHARE,
+    LOST_UPDATES,
+    MUON_FLOORS,
+    RUNNING_ERROR_SLACK,
+    SMALLEST_NORMAL,
+    SUMMATION_DEVIATIONS,
+)
+from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
+
+
+@dataclass
+class _Tally:
+    """What the pass over all parameters found."""
+
+    update: list[Problem] = field(default_factory=list)
+    state: list[Problem] = field(default_factory=list)
+    judged: int = 0
+    total: int = 0
+    states: int = 0
+    moving: int = 0
+    visible: int = 0
+    would_move: int = 0
+    stuck: int = 0
+    worst: tuple[float, str] = (0.0, "")
+    most_stuck: tuple[float, str] = (0.0, "")
+
+
+def update_parts(case: StepCase, progress: Progress) -> list[Part]:
+    """The three parts, in one pass over the parameters of every full step."""
+    tally = _Tally()
+    for step in case.full_steps:
+        pieces = list(shards(case, step))
+        for number, shard in enumerate(pieces):
+            progress(number, len(pieces), f"step {step}: {shard.parameter}")
+            _judge(case, step, shard, tally)
+    return [_update(case, tally), _state(tally), _lost(case, tally)]
+
+
+def _judge(case: StepCase, step: int, shard: Shard, tally: _Tally) -> None:
+    tally.total += 1
+    line = next(each for each in case.ranks if each.rank == shard.rank).line(step)
+    try:
+        one = parameter_step(case, step, shard, line.groups if line else ())
+    except Unjudgeable as reason:
+        tally.update.append(_unjudged(step, shard, str(reason)))
+        return
+    after = [name for name in shard.first.tensors if name.startswith(f"state.after.{shard.parameter}.")]
+    tally.update += replicas(shard, step, (f"after.{shard.parameter}",), "value")
+    tally.state += replicas(shard, step, tuple(after), "optimizer state")
+    tally.judged += 1
+    if one is None:
+        tally.update += _without_gradient(step, shard)
+        return
+    tally.update += _compare(case, one, tally)
+    tally.state += _compare_state(one, tally)
+    tally.state += _counted(one)
+    _count_lost(case, one, tally)
+
+
+def _unjudged(step: int, shard: Shard, reason: str) -> Problem:
+    return Problem(
+        code="update-unknown",
+        outcome=Outcome.NOT_EVALUATED,
+        message=f"a parameter's update was not judged: {reason}",
+        place=Place(step=step, rank=shard.rank, tensor=shard.parameter),
+        next_step="record the step in full with sample_elements 0",
+    )
+
+
+def _without_gradient(step: int, shard: Shard) -> Iterator[Problem]:
+    names = [f"{when}.{shard.parameter}" for when in ("before", "after")]
+    if all(name in shard.first.tensors for name in names):
+        before, after = (shard.first.tensors[name].digest() for name in names)
+        if before != after:
+            yield Problem(
+                code="moved-without-gradient",
+                message="a parameter without a gradient was changed by the step",
+                place=Place(step=step, rank=shard.rank, tensor=shard.parameter),
+            )
+
+
+def _compare(case: StepCase, one: ParameterStep, tally: _Tally) -> Iterator[Problem]:
+    move = one.reference.move.value
+    tally.moving += int(np.count_nonzero(move))
+    if one.reference.direction_error is not None:
+        yield from _compare_whole(one, one.reference.direction_error, tally)
+        return
+    tally.visible += int(np.count_nonzero(one.shows_half))
+    outside = one.outside
+    used = _used(one)
+    if used > tally.worst[0]:
+        tally.worst = (used, one.shard.parameter)
+    if outside.any():
+        yield _differs(one, outside)
+    elif case.recipe.stochastic_rounding:
+        yield from _biased(one)
+
+
+def _used(one: ParameterStep) -> float:
+    """Largest distance from the exact result, in units of the bound and half a unit in the last place."""
+    width = np.maximum(one.high - one.exact, one.exact - one.low)
+    width = width + unit_in_last_place(one.before, one.format) / 2
+    far = np.abs(one.after - one.exact)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.nan_to_num(np.where(far > 0, far / width, 0.0), posinf=math.inf).max(initial=0.0))
+
+
+def _moved(one: ParameterStep) -> tuple[float, float]:
+    """(scale of the recorded move along the recipe's, what is beside it relative to the recipe's)."""
+    move = one.reference.move.value.reshape(-1)
+    recorded = (one.reference.decayed - one.after).reshape(-1)
+    size = float(move @ move)
+    if size == 0:
+        return math.nan, math.inf
+    scale = float(recorded @ move) / size
+    return scale, float(np.linalg.norm(recorded - scale * move)) / math.sqrt(size)
+
+
+def _differs(one: ParameterStep, outside: np.ndarray) -> Problem:
+    excess = np.maximum(one.low - one.after, one.after - one.high)
+    worst = int(np.nan_to_num(excess, nan=math.inf).argmax())
+    count = int(outside.sum())
+    scale, _ = _moved(one)
+    still = bool((one.after == one.before).all())
+    message = (
+        "a parameter was not updated"
+        if still
+        else f"a parameter moved {scale:.4g} times the recipe's update, or in another direction"
+    )
+    return Problem(
+        code="not-updated" if still else "update-differs",
+        message=message,
+        place=Place(step=one.step, rank=one.shard.rank, tensor=one.shard.parameter),
+        expected=f"{one.low.flat[worst]:.9g} to {one.high.flat[worst]:.9g} at element {worst}",
+        found=f"{one.after.flat[worst]:.9g}; {count:,} of {one.after.size:,} elements differ",
+        next_step="compare the optimizer's class and settings with the recipe",
+    )
+
+
+def _compare_whole(one: ParameterStep, floor: float, tally: _Tally) -> Iterator[Problem]:
+    """Muon: the whole matrix's move, along and beside the recipe's, against the measured floor."""
+    scale, beside = _moved(one)
+    if not np.any(one.reference.move.value):
+        if (one.after != one.before).any():
+            yield _differs(one, np.asarray(one.after != one.before))
+        return
+    move = np.linalg.norm(one.reference.move.value)
+    place = 2 * unit_in_last_place(np.maximum(np.abs(one.before), np.abs(one.after)), one.format)
+    rounding = float(np.linalg.norm(place) / move)
+    along, across = floor + rounding, MUON_FLOORS * floor + rounding
+    tally.visible += one.before.size if along < BLIND_SHARE else 0
+    used = max(abs(scale - 1) / along, beside / across)
+    if used > tally.worst[0]:
+        tally.worst = (used, one.shard.parameter)
+    if abs(scale - 1) > along or beside > across:
+        yield Problem(
+            code="not-updated" if (one.after == one.before).all() else "update-differs",
+            message=f"a matrix moved {scale:.4g} times the recipe's update with {beside:.3g} of it beside",
+            place=Place(step=one.step, rank=one.shard.rank, tensor=one.shard.parameter),
+            expected=f"1 ± {along:.2g} times, and at most {across:.2g} beside",
+            found=f"{scale:.4g} times, and {beside:.3g} beside",
+            next_step="compare the optimizer's class and settings with the recipe",
+        )
+
+
+def _biased(one: ParameterStep) -> Iterator[Problem]:
+    """Stochastic rounding goes up and down so that its mean is the exact result."""
+    place = unit_in_last_place(one.exact, one.format)
+    mean = float(((one.after - one.exact) / place).mean())
+    error = RUNNING_ERROR_SLACK * float((one.reference.move.error / place).mean())
+    allowed = SUMMATION_DEVIATIONS / 2 / math.sqrt(one.after.size) + error
+    if abs(mean) > allowed:
+        yield Problem(
+            code="rounding-biased",
+            message="stochastic rounding is biased",
+            place=Place(step=one.step, rank=one.shard.rank, tensor=one.shard.parameter),
+            expected=f"a mean error of at most {allowed:.2g} units in the last place",
+            found=f"{mean:.3g}",
+        )
+
+
+def _compare_state(one: ParameterStep, tally: _Tally) -> Iterator[Problem]:
+    for key, wanted in one.reference.state.items():
+        if key not in one.state_after:
+            if one.shard.offset is None or key == "momentum_buffer":
+                yield _state_problem(
+                    one, key, "state-missing", "the step left no such optimizer state", "", ""
+                )
+            continue
+        found, fmt = one.state_after[key]
+        tally.states += 1
+        allowed = RUNNING_ERROR_SLACK * wanted.error + fmt.roundoff * np.abs(wanted.value) + SMALLEST_NORMAL
+        if found.shape != wanted.value.shape:
+            shapes = (str(wanted.value.shape), str(found.shape))
+            yield _state_problem(
+                one, key, "state-shape-differs", "optimizer state has another shape", *shapes
+            )
+            continue
+        excess = np.abs(found - wanted.value) - allowed
+        if not (excess <= 0).all():
+            worst = int(np.nan_to_num(excess, nan=math.inf).argmax())
+            yield _state_problem(
+                one,
+                key,
+                "state-differs",
+                "optimizer state is not what the recipe's optimizer would hold",
+                f"{wanted.value.flat[worst]:.6g} ± {allowed.flat[worst]:.2g} at element {worst}",
+                f"{found.flat[worst]:.6g}",
+            )
+
+
+def _counted(one: ParameterStep) -> Iterator[Problem]:
+    """The optimizer's own step count goes up by one."""
+    name = f"state.before.{one.shard.parameter}.step"
+    after = one.state_after.get("step")
+    before = float(one.shard.first.array(name).reshape(-1)[0]) if name in one.shard.first.tensors else 0.0
+    if after is not None and float(after[0].reshape(-1)[0]) != before + 1:
+        found = f"{float(after[0].reshape(-1)[0]):g}"
+        yield _state_problem(
+            one, "step", "step-count-differs", "the step count did not go up by one", f"{before + 1:g}", found
+        )
+
+
+def _state_problem(one: ParameterStep, key: str, code: str, message: str, wanted: str, found: str) -> Problem:
+    return Problem(
+        code=code,
+        message=f"{key}: {message}",
+        place=Place(step=one.step, rank=one.shard.rank, tensor=one.shard.parameter, field=key),
+        expected=wanted or None,
+        found=found or None,
+        next_step="compare the optimizer's class and settings with the recipe",
+    )
+
+
+def _count_lost(case: StepCase, one: ParameterStep, tally: _Tally) -> None:
+    moving = would_move(one)
+    if case.recipe.stochastic_rounding or case.recipe.kahan or one.reference.direction_error is not None:
+        return
+    stuck = int(np.count_nonzero(moving & (one.after == one.before) & ~one.outside))
+    count = int(np.count_nonzero(moving))
+    tally.would_move += count
+    tally.stuck += stuck
+    if count and (stuck / count, "") > tally.most_stuck:
+        tally.most_stuck = (stuck / count, one.shard.parameter)
+
+
+def _update(case: StepCase, tally: _Tally) -> Part:
+    problems = tally.update
+    if tally.judged and not any(problem.outcome is Outcome.FAIL for problem in problems):
+        if not tally.moving:
+            problems = [*problems, _blind("no recorded step has a learning rate and a gradient above 0")]
+        elif not tally.visible:
+            problems = [*problems, _blind("at no recorded weight would half the update be seen in its dtype")]
+    coverage = Coverage(judged=tally.judged, total=tally.total, unit="parameters in recorded steps")
+    share = tally.visible / tally.moving if tally.moving else 0.0
+    measurements = (
+        Measurement(
+            name="largest distance from the exact update, in units of the bound",
+            value=tally.worst[0],
+            bound=1.0,
+            rule="RUNNING_ERROR_SLACK",
+            where=tally.worst[1] or None,
+        ),
+        Measurement(name="moving weights at which half the update would be seen", value=share, unit="share"),
+    )
+    return part_of("update", problems, coverage=coverage, measurements=measurements)
+
+
+def _blind(why: str) -> Problem:
+    return Problem(
+        code="blind",
+        outcome=Outcome.INCONCLUSIVE,
+        message=why,
+        next_step="record a step after warm-up, or judge the recipe in float32",
+    )
+
+
+def _state(tally: _Tally) -> Part:
+    if not tally.states and not tally.state:
+        return Part(
+            name="state",
+            outcome=Outcome.PASS,
+            applicable=False,
+            reason="the recipe's optimizer keeps no state",
+        )
+    coverage = Coverage(judged=tally.states, total=tally.states, unit="state tensors")
+    return part_of("state", tally.state, coverage=coverage)
+
+
+def _lost(case: StepCase, tally: _Tally) -> Part:
+    share = tally.stuck / tally.would_move if tally.would_move else 0.0
+    measurement = Measurement(
+        name="weights that float32 arithmetic would move and that did not move",
+        value=share,
+        bound=LOST_UPDATES,
+        unit="share",
+        rule="LOST_UPDATES",
+        where=tally.most_stuck[1] or None,
+    )
+    coverage = Coverage(judged=tally.would_move, total=tally.would_move, unit="moving weights")
+    problems, notes = list[Problem](), list[str]()
+    if share > LOST_UPDATES:
+        said = f"{tally.stuck:,} of {tally.would_move:,} updates were lost to rounding ({share:.1%})"
+        if case.recipe.bf16_in_place:
+            notes.append(f"departure: {said}; the recipe declares that it trains bfloat16 in place")
+        else:
+            problems.append(
+                Problem(
+                    code="updates-lost",
+                    message=said,
+                    place=Place(tensor=tally.most_stuck[1]),
+                    expected=f"at most {LOST_UPDATES:.0%}",
+                    found=f"{share:.1%}; {tally.most_stuck[0]:.1%} in the worst parameter",
+                    next_step="train float32 parameters (with bfloat16 autocast), or declare bf16_in_place",
+                )
+            )
+    if case.recipe.optimizer == "muon" or case.recipe.stochastic_rounding or case.recipe.kahan:
+        return Part(
+            name="lost_updates",
+            outcome=Outcome.PASS,
+            applicable=False,
+            reason="the update is judged over whole tensors, or its rounding has its own rule",
+        )
+    return part_of(
+        "lost_updates", problems, coverage=coverage, measurements=(measurement,), notes=tuple(notes)
+    )

@@ -1,0 +1,186 @@
+"""One parameter's step beside the recipe's: where the new value may lie, and what a lost update is.
+
+The last rounding of a step, to the parameter's dtype, is followed exactly: from the range that the unrounded
+result may lie in comes the range of numbers it may round to. A halved update is then visible in bfloat16 too,
+wherever the whole update reaches half a unit in the last place.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from checks.optimization.case import Shard, StepCase, assembled, is_sampled
+from checks.optimization.group_parts import weight_decay_of
+from checks.records.steps import Group
+from checks.references.checkpoints.formats import FORMATS, Format, rounded
+from checks.references.optimizers import Given, Updated, needs_whole_tensors, updated
+from checks.references.running_error import Array, Bounded
+from checks.references.schedules import learning_rate
+from checks.rules import RUNNING_ERROR_SLACK
+
+Bools = npt.NDArray[np.bool_]
+_FLOAT32 = FORMATS["F32"]
+
+
+@dataclass(frozen=True)
+class ParameterStep:
+    """A parameter's recorded step beside the recipe's; arrays float64[n] or of the parameter's shape.
+
+    ``low`` and ``high``: where ``after`` may lie; ``exact``: the unrounded result.
+    """
+
+    shard: Shard
+    step: int
+    format: Format
+    before: Array
+    after: Array
+    exact: Array
+    low: Array
+    high: Array
+    reference: Updated
+    state_after: dict[str, tuple[Array, Format]]
+
+    @property
+    def outside(self) -> Bools:
+        """bool: elements that the recipe's step cannot have given."""
+        return ~((self.after >= self.low) & (self.after <= self.high))
+
+    @property
+    def shows_half(self) -> Bools:
+        """bool: elements at which half the update would be seen."""
+        move = self.reference.move.value
+        half = rounded(self.reference.decayed - move / 2, self.format).astype(np.float64)
+        return np.asarray((move != 0) & ((half < self.low) | (half > self.high)))
+
+
+class Unjudgeable(Exception):
+    """A parameter's step was not recorded well enough; the message says what is missing."""
+
+
+def parameter_step(
+    case: StepCase, step: int, shard: Shard, groups: tuple[Group, ...]
+) -> ParameterStep | None:
+    """Recompute a step. None where the parameter had no gradient. Raises `Unjudgeable`."""
+    name, record = shard.parameter, shard.first
+    if f"grad.used.{name}" not in record.tensors:
+        return None
+    if f"after.{name}" not in record.tensors:
+        raise Unjudgeable("its value after the step was not recorded")
+    whole = needs_whole_tensors(case.recipe.optimizer)
+    if whole and is_sampled(record, f"grad.used.{name}"):
+        raise Unjudgeable("only a sample of it was recorded, and its update needs all of it")
+    before, gradient, after = (_values(case, step, shard, kind, whole) for kind in _KINDS)
+    fmt = FORMATS[record.tensors[f"before.{name}"].dtype]
+    state = _state(case, step, shard, "before", whole)
+    given = Given(
+        before,
+        gradient,
+        {key: values for key, (values, _) in state.items() if values.ndim or before.ndim == 0},
+        _step_number(shard),
+        learning_rate(case.recipe, step, case.total_steps),
+        weight_decay_of(case, name, groups),
+        fmt,
+    )
+    if not all(np.isfinite(each).all() for each in (before, gradient)):
+        raise Unjudgeable("it or its gradient is not finite")
+    reference = updated(case.recipe, given)
+    low, high = _range(given, reference)
+    exact = reference.decayed - reference.move.value
+    if case.recipe.stochastic_rounding or case.recipe.kahan:
+        low, high = _one_place(exact, reference.move, fmt)
+    after_state = _state(case, step, shard, "after", whole)
+    return ParameterStep(shard, step, fmt, before, after, exact, low, high, reference, after_state)
+
+
+_KINDS = ("before", "grad.used", "after")
+
+
+def _values(case: StepCase, step: int, shard: Shard, kind: str, whole: bool) -> Array:
+    name = f"{kind}.{shard.parameter}"
+    if whole and shard.offset is not None:
+        found = assembled(case, step, shard.parameter, name)
+        if found is None:
+            raise Unjudgeable("its parts do not make up the whole, and its update needs all of it")
+        return found
+    return shard.first.array(name)
+
+
+def _state(
+    case: StepCase, step: int, shard: Shard, when: str, whole: bool
+) -> dict[str, tuple[Array, Format]]:
+    """State tensors by key with their dtype; of a sharded parameter assembled where they lie as it does."""
+    found = {}
+    record, prefix = shard.first, f"state.{when}.{shard.parameter}."
+    for key in record.state_keys(shard.parameter, when):
+        fmt = FORMATS[record.tensors[prefix + key].dtype]
+        if whole and shard.offset is not None and record.tensors[prefix + key].shape:
+            values = (
+                assembled(case, step, shard.parameter, prefix + key) if key == "momentum_buffer" else None
+            )
+            if values is None and when == "before":
+                raise Unjudgeable("the parts of its optimizer state do not make up the whole")
+            if values is None:
+                continue
+            found[key] = (values, fmt)
+        else:
+            found[key] = (record.array(prefix + key), fmt)
+    return found
+
+
+def _step_number(shard: Shard) -> int:
+    """Which step this is by the optimizer's own count before it, else the first."""
+    name = f"state.before.{shard.parameter}.step"
+    if name not in shard.first.tensors:
+        return 1
+    value = float(shard.first.array(name).reshape(-1)[0])
+    if not (math.isfinite(value) and value == int(value) and 0 <= value < 2**53):
+        raise Unjudgeable(f"its step count is {value!r}")
+    return int(value) + 1
+
+
+def _narrowed(values: Array, arithmetic: Format, fmt: Format) -> Array:
+    """Rounded to the dtype that the step computes in, then to the parameter's."""
+    if arithmetic.roundoff < fmt.roundoff:
+        values = rounded(values, arithmetic).astype(np.float64)
+    return rounded(values, fmt).astype(np.float64)
+
+
+def _range(given: Given, reference: Updated) -> tuple[Array, Array]:
+    """Smallest and largest number of the parameter's dtype that the step may give."""
+    low = high = reference.decayed
+    if given.learning_rate * given.weight_decay and reference.decayed is not given.before:
+        # The factor 1 - lr * decay is rounded to float32; the product may be rounded to the dtype or kept.
+        unit = max(_FLOAT32.roundoff if given.format.bits <= 32 else 0.0, FORMATS["F64"].roundoff)
+        scalar = 2 * unit * np.abs(reference.decayed)
+        low, high = reference.decayed - scalar, reference.decayed + scalar
+        low = np.minimum(low, rounded(low, reference.arithmetic))
+        high = np.maximum(high, rounded(high, reference.arithmetic))
+    slack = RUNNING_ERROR_SLACK * reference.move.error
+    # The reference itself is in float64: its own rounding is as large as a float64 step's.
+    slack = slack + 4 * FORMATS["F64"].roundoff * (np.abs(reference.decayed) + np.abs(reference.move.value))
+    with np.errstate(invalid="ignore"):
+        low, high = low - reference.move.value - slack, high - reference.move.value + slack
+    return _narrowed(low, reference.arithmetic, given.format), _narrowed(
+        high, reference.arithmetic, given.format
+    )
+
+
+def _one_place(exact: Array, move: Bounded, fmt: Format) -> tuple[Array, Array]:
+    """One unit in the last place either way: what stochastic rounding or compensation may give."""
+    place = unit_in_last_place(exact, fmt) + RUNNING_ERROR_SLACK * move.error
+    return exact - place, exact + place
+
+
+def unit_in_last_place(values: Array, fmt: Format) -> Array:
+    """Distance of neighbours in a dtype around each value."""
+    _, exponent = np.frexp(values)
+    place: Array = np.ldexp(2.0 * fmt.roundoff, exponent - 1)
+    return place
+
+
+def would_move(one: ParameterStep) -> Bools:
+    """bool: elements that float32 arithmetic would certainly move."""
+    far = np.abs(one.exact - one.before) - RUNNING_ERROR_SLACK * one.reference.move.error
+    return np.asarray(far > 2 * unit_in_last_place(one.before, _FLOAT32))

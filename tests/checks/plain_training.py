@@ -1,0 +1,298 @@
+"""A plain torch training loop as a job's rank runs it, under the real recorder, with switches that break it.
+
+Started as ``python plain_training.py HOOKS RANK WORLD_SIZE RENDEZVOUS SCENARIO...``: each scenario is a folder
+with ``scenario.json``; records are written to its ``records/rank-00000``. Nothing of Plumbline is imported but
+the recorder, as a copy named ``plumbline_recorder`` in the folder HOOKS.
+"""
+
+import contextlib
+import itertools
+import json
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+VOCABULARY, WIDTH = 61, 16
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6).to(x.dtype) * self.weight
+
+
+class LoraLinear(nn.Module):
+    """An adapted layer with the attribute names of peft."""
+
+    def __init__(self, base: nn.Linear, rank: int, scaling: float) -> None:
+        super().__init__()
+        self.base_layer = base
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(base.in_features, rank, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(rank, base.out_features, bias=False)})
+        nn.init.normal_(self.lora_B["default"].weight, std=0.02)
+        self.scaling = scaling
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(x) + self.lora_B["default"](self.lora_A["default"](x)) * self.scaling
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(WIDTH)
+        self.up_proj = nn.Linear(WIDTH, 2 * WIDTH, bias=True)
+        self.down_proj = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down_proj(functional.gelu(self.up_proj(self.input_layernorm(x))))
+
+
+class TinyModel(nn.Module):
+    """Tokens to logits; returns a loss as Hugging Face models do, divided by ``num_items_in_batch``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.layers = nn.ModuleList(Block() for _ in range(2))
+        self.norm = RMSNorm(WIDTH)
+        self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.smoothing = 0.0
+
+    def forward(
+        self, input_ids: torch.Tensor, labels: torch.Tensor, num_items_in_batch: float | None = None
+    ) -> dict[str, torch.Tensor]:
+        x = self.embed_tokens(input_ids)
+        for layer in self.layers:
+            x = layer(x)
+        logits = self.lm_head(self.norm(x))
+        total = functional.cross_entropy(
+            logits[:, :-1].float().reshape(-1, VOCABULARY),
+            labels[:, 1:].reshape(-1),
+            ignore_index=-100,
+            reduction="sum",
+            label_smoothing=self.smoothing,
+        )
+        count = (labels[:, 1:] != -100).sum() if num_items_in_batch is None else num_items_in_batch
+        return {"loss": total / count, "logits": logits}
+
+
+def make_model(job: dict[str, Any]) -> TinyModel:
+    torch.manual_seed(job["seed"])
+    model = TinyModel()
+    if job.get("lora"):
+        lora = job["lora"]
+        for layer in model.layers:
+            fault = job["fault"] == "adapter_scaling"
+            scaling = 1.0 if fault else lora["alpha"] / lora["r"]
+            layer.up_proj = LoraLinear(layer.up_proj, lora["r"], scaling)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("lora_" in name)
+    for name, parameter in model.named_parameters():
+        if any(name.startswith(prefix.rstrip("*")) for prefix in job.get("frozen", [])):
+            parameter.requires_grad_(job["fault"] == "frozen_trained")
+    model.smoothing = 0.0 if job["fault"] == "smoothing_left_out" else job.get("label_smoothing", 0.0)
+    return model.to(getattr(torch, job.get("dtype", "float32")))
+
+
+def make_rows(job: dict[str, Any], rank: int, world: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(ids, labels) of each micro-batch: uneven numbers of supervised tokens."""
+    made = torch.Generator().manual_seed(job["seed"] + 17)
+    found = []
+    for index in range(64 * world):
+        length = 6 + int(torch.randint(0, 14, (), generator=made))
+        ids = torch.randint(0, VOCABULARY, (2, length), generator=made)
+        labels = ids.clone()
+        labels[:, : 1 + int(torch.randint(0, length - 3, (), generator=made))] = -100
+        if job["fault"] == "all_masked":
+            labels[:] = -100
+        if index % world == rank:
+            found.append((ids, labels))
+    return found
+
+
+def make_optimizer(job: dict[str, Any], model: nn.Module) -> torch.optim.Optimizer:
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if job["fault"] == "stale":
+        named = [(name, nn.Parameter(p.detach().clone())) for name, p in named]
+        for (_, new), old in zip(named, [p for p in model.parameters() if p.requires_grad], strict=True):
+            old.register_hook(lambda grad, new=new: setattr(new, "grad", grad.clone()))
+    plain = [name for name, _ in named if "norm" in name or name.endswith("bias")]
+    decay = job.get("weight_decay", 0.0)
+    undecayed = decay if job["fault"] == "decay_on_norms" else 0.0
+    if job["fault"] == "skipped_group":
+        named = [entry for entry in named if "layers.0" not in entry[0]]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for name, p in named if name not in plain], "weight_decay": decay},
+        {"params": [p for name, p in named if name in plain], "weight_decay": undecayed},
+    ]
+    groups = [group for group in groups if group["params"]]
+    rate, beta = job["learning_rate"], (job.get("beta1", 0.9), job.get("beta2", 0.999))
+    momentum, extra = job.get("momentum"), job.get("implementation", {})
+    made = {
+        "adamw": lambda: torch.optim.AdamW(groups, lr=rate, betas=beta, **extra),
+        "adam": lambda: torch.optim.Adam(groups, lr=rate, betas=beta, **extra),
+        "sgd": lambda: torch.optim.SGD(
+            groups, lr=rate, momentum=momentum or 0.0, nesterov=bool(job.get("nesterov")), **extra
+        ),
+        "torch-adafactor": lambda: torch.optim.Adafactor(groups, lr=rate),
+        "muon": lambda: torch.optim.Muon(groups, lr=rate),
+        "adafactor": lambda: _transformers_adafactor(groups, rate),
+    }
+    name = "adam" if job["fault"] == "coupled_decay" else job["optimizer"]
+    return made[name]()
+
+
+def _transformers_adafactor(groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
+    from transformers.optimization import Adafactor
+
+    return Adafactor(groups, lr=rate, scale_parameter=False, relative_step=False)
+
+
+def factor(job: dict[str, Any], position: int) -> float:
+    total, warmup = job["steps"], job.get("warmup_steps", 0)
+    schedule = job.get("schedule", "constant")
+    if schedule == "constant":
+        return 1.0
+    if position < warmup:
+        return position / max(1, warmup)
+    if schedule == "constant_with_warmup":
+        return 1.0
+    done = (position - warmup) / max(1, total - warmup)
+    return 1 - done if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+
+
+def parallel(job: dict[str, Any], model: nn.Module, world: int) -> nn.Module:
+    layout = job.get("layout", "single" if world == 1 else "ddp")
+    if layout == "fsdp2":
+        from torch.distributed.fsdp import fully_shard
+
+        for layer in model.layers:
+            fully_shard(layer)
+        return fully_shard(model)
+    if layout == "ddp" and job["fault"] != "unsynchronised":
+        return nn.parallel.DistributedDataParallel(model)
+    return model
+
+
+def train(job: dict[str, Any], recorder: Any, rank: int, world: int) -> None:
+    model = make_model(job)
+    wrapped = parallel(job, model, world)
+    optimizer = make_optimizer(job, model)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda position: factor(job, position))
+    recorder.model(model, "start")
+    rows = iter(itertools.cycle(make_rows(job, rank, world)))
+    for step in range(1, job["steps"] + 1):
+        batches = [next(rows) for _ in range(job.get("accumulation", 1))]
+        logged = one_step(job, wrapped, model, optimizer, batches, world)
+        optimizer.step()
+        for _ in range(world if job["fault"] == "schedule_per_rank" else 1):
+            schedule.step()
+        if job["fault"] != "no_zero_grad":
+            optimizer.zero_grad(set_to_none=True)
+        recorder.logged(step, {**logged, "learning_rate": schedule.get_last_lr()[0]})
+    recorder.model(model, "end")
+
+
+def one_step(
+    job: dict[str, Any],
+    wrapped: nn.Module,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: list[tuple[torch.Tensor, torch.Tensor]],
+    world: int,
+) -> dict[str, float]:
+    """Forward, backward and clipping of one global batch."""
+    own = sum(int((labels[:, 1:] != -100).sum()) for _, labels in batches)
+    count = torch.tensor(float(own))
+    if world > 1:
+        dist.all_reduce(count)
+    total = 0.0
+    fault = job["fault"]
+    for index, (ids, labels) in enumerate(batches):
+        last = index == len(batches) - 1
+        synced = index == len(batches) - (2 if fault == "no_sync_off_by_one" else 1)
+        waits = hasattr(wrapped, "no_sync") and world > 1 and not synced
+        items = max(float(count), 1.0) / world
+        scale = 1.0
+        if fault == "mean_of_means":
+            items, scale = None, 1 / len(batches)
+        elif fault == "mean_per_rank":
+            items = float(own)
+        elif fault == "times_accumulation":
+            scale = float(len(batches))
+        with wrapped.no_sync() if waits else contextlib.nullcontext():
+            loss = forward(job, wrapped, ids, labels, items) * scale
+            if not (fault == "last_micro_batch_lost" and last):
+                loss.backward()
+        total += float(loss.detach())
+    mean = torch.tensor(total)
+    if world > 1:
+        dist.all_reduce(mean)
+    logged = {"loss": float(mean) / world * (2 if fault == "logged_doubled" else 1)}
+    norm = clip(job, model, world)
+    return logged | ({} if norm is None else {"grad_norm": norm})
+
+
+def forward(
+    job: dict[str, Any], wrapped: nn.Module, ids: torch.Tensor, labels: torch.Tensor, items: float | None
+) -> torch.Tensor:
+    if job.get("autocast") == "bfloat16":
+        with torch.autocast("cpu", torch.bfloat16):
+            return wrapped(input_ids=ids, labels=labels, num_items_in_batch=items)["loss"]
+    return wrapped(input_ids=ids, labels=labels, num_items_in_batch=items)["loss"]
+
+
+def clip(job: dict[str, Any], model: nn.Module, world: int) -> float | None:
+    largest, fault = job.get("max_grad_norm", 0.0), job["fault"]
+    if not largest or fault == "not_clipped":
+        return None
+    held = [p for p in model.parameters() if p.grad is not None]
+    if fault == "local_norm":
+        local = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in held]
+        norm = torch.nn.utils.get_total_norm(local)
+        for gradient in local:
+            gradient.mul_(torch.clamp(largest / (norm + 1e-6), max=1.0))
+        return float(norm)
+    norm = torch.nn.utils.clip_grad_norm_(held, largest)
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+
+
+def main() -> None:
+    hooks, rank, world, rendezvous, *folders = sys.argv[1:]
+    sys.path.insert(0, hooks)
+    sys.dont_write_bytecode = True
+    torch.set_num_threads(1)
+    if int(world) > 1:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=int(world)
+        )
+    from plumbline_recorder.training_recorder import TrainingRecorder
+
+    for folder in folders:
+        job = json.loads((Path(folder) / "scenario.json").read_text())
+        records = Path(folder) / "records" / f"rank-{int(rank):05d}"
+        records.mkdir(parents=True, exist_ok=True)
+        recorder = TrainingRecorder(
+            SimpleNamespace(records=records, job={"settings": job}, rank=int(rank), world_size=int(world))
+        )
+        recorder.install()
+        try:
+            train(job, recorder, int(rank), int(world))
+        finally:
+            recorder.close()
+    if int(world) > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
