@@ -216,17 +216,17 @@ class Reference:
         self, whole: str, span: PrefixSpan | Undecided, placed: list[Body] | None
     ) -> tuple[PrefixSpan | Undecided, bool]:
         """The prefix reference's answer, unless the sentinels contradict it; and whether they confirm it."""
-        if isinstance(span, Undecided) or placed is None:
+        if isinstance(span, Undecided):
             return span, False
-        body = sentinels.turn_body(whole, placed, span.message, self._stop_texts)
-        if body is None:
-            return span, False
-        reason = sentinels.contradiction(body, span.characters, placed, span.message)
-        return (
-            (span, True)
-            if reason is None
-            else (Undecided(span.message, f"references disagree: {reason}"), False)
-        )
+        body = sentinels.turn_body(whole, placed, span.message, self._stop_texts) if placed else None
+        if placed is None or body is None:
+            reason = f"the turn's own text holds the control token {span.tag!r}, and the second reference"
+            open_ = Undecided(span.message, f"{reason} does not place it")
+            return (open_ if span.tag else span), False
+        contradiction = sentinels.contradiction(body, span.characters, placed, span.message)
+        if contradiction is None:
+            return span, True
+        return Undecided(span.message, f"references disagree: {contradiction}"), False
 
     def _turns(
         self,

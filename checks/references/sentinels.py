@@ -8,12 +8,14 @@ else.
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from checks.references.rendering import ChatTemplate, Message, RenderError
 
 _SENTINEL = re.compile(r"Qz7sentinel(\d{6})x9Zq")
+_TAGS = re.compile(r"(\s*</?think>\s*)")
 _TEXT_KEYS = ("content", "reasoning_content", "thinking", "reasoning")
 _MAX_SKELETONS = 4096
 
@@ -73,18 +75,23 @@ class SentinelReference:
 
 
 def _masked(messages: list[Message]) -> tuple[list[Message], list[int]]:
-    """The messages with every non-blank text replaced by its sentinel, and who owns each text."""
+    """The messages with every non-blank text replaced by its sentinel, and who owns each text.
+
+    Think tags stay, and what is before, between and behind them are texts of their own: templates take a
+    reply apart at its tags.
+    """
     masked, owners = [], list[int]()
     for number, message in enumerate(messages):
         copy = dict(message)
         given: dict[str, str] = {}
-        for key in _TEXT_KEYS:
-            text = message.get(key)
-            if isinstance(text, str) and text.strip():
-                if text not in given or key == "content":
+        for key, parts in _parts_of(message):
+            for at, text in enumerate(parts):
+                if _is_numbered(at, text) and (text not in given or key == "content"):
                     given[text] = f"Qz7sentinel{len(owners):06d}x9Zq"
                     owners.append(number)
-                copy[key] = given[text]
+            copy[key] = "".join(
+                given[text] if _is_numbered(at, text) else text for at, text in enumerate(parts)
+            )
         masked.append(copy)
     return masked, owners
 
@@ -94,12 +101,24 @@ def texts_of(messages: list[Message]) -> list[str]:
     texts = []
     for message in messages:
         given = set()
-        for key in _TEXT_KEYS:
-            text = message.get(key)
-            if isinstance(text, str) and text.strip() and (text not in given or key == "content"):
-                given.add(text)
-                texts.append(text)
+        for key, parts in _parts_of(message):
+            for at, text in enumerate(parts):
+                if _is_numbered(at, text) and (text not in given or key == "content"):
+                    given.add(text)
+                    texts.append(text)
     return texts
+
+
+def _parts_of(message: Message) -> Iterator[tuple[str, list[str]]]:
+    """Each text field of a message, taken apart at its think tags: texts at even places, tags at odd ones."""
+    for key in _TEXT_KEYS:
+        text = message.get(key)
+        if isinstance(text, str) and text.strip():
+            yield key, _TAGS.split(text)
+
+
+def _is_numbered(place: int, text: str) -> bool:
+    return place % 2 == 0 and bool(text.strip())
 
 
 def place(whole: str, skeleton: Skeleton, owners: list[Body], texts: list[str]) -> list[Body] | None:

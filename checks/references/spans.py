@@ -6,9 +6,10 @@ holds after P, up to the first stop token, is what inference generates. A turn i
 shows exactly that text in exactly those tokens; otherwise it is undecided, with the reason.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -16,6 +17,9 @@ from tokenizers import Encoding
 
 from checks.references.rendering import ChatTemplate, Message, RenderError
 from checks.references.tokenization import ReleaseTokenizer
+
+_TAGS = re.compile(r"</?think>")
+"""What a reasoning model writes itself around its reasoning; many data sets keep it in a reply's content."""
 
 
 class Stop(StrEnum):
@@ -45,6 +49,8 @@ class PrefixSpan:
     ``stop_token`` is in [start, end) for IN_TURN, the token after it for NEXT_HEADER and REPLACED (there it
     is what the template writes instead of the stop token). Template padding are the tokens [end,
     padding_end).
+    ``tag``: a think tag that the turn's own text holds, as a control token; such a turn is decided only where
+    the second reference confirms it.
     """
 
     message: int
@@ -53,6 +59,7 @@ class PrefixSpan:
     stop: Stop
     stop_token: int | None
     padding_end: int
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,7 @@ def _decide(view: _View, render: TurnRender, message: Message) -> PrefixSpan:
         raise _NotDecided(
             "the template renders the history before this turn otherwise once later messages follow"
         )
-    _refuse_control_text(view, message)
+    tag = _own_think_tag(view, message)
     ids, offsets = _reply_tokens(view, prompt, reply)
     first = bisect_left(offsets, (start,))
     if first and offsets[first - 1][1] > start:
@@ -161,17 +168,25 @@ def _decide(view: _View, render: TurnRender, message: Message) -> PrefixSpan:
     _check_prompt_ids(view, prompt, ids[:first], offsets[:first])
     stop = next((index for index in range(first, len(ids)) if ids[index] in view.stops), None)
     if stop is None:
-        return _without_stop(view, render, start)
+        return replace(_without_stop(view, render, start), tag=tag)
     rest = reply[offsets[stop][1] :]
     if rest.strip() and not any(number in view.stops for number in ids[stop + 1 :]):
         raise _NotDecided("the template writes text after the stop token")
-    return _with_stop(view, render, (start, *offsets[stop]))
+    return replace(_with_stop(view, render, (start, *offsets[stop])), tag=tag)
 
 
-def _refuse_control_text(view: _View, message: Message) -> None:
+def _own_think_tag(view: _View, message: Message) -> str:
+    """A think tag of the turn's own text that is a control token; empty without one.
+
+    Any other control token in the text is refused: it is no text that the model is to write.
+    """
+    found = ""
     for text in _strings(message):
-        if control := view.tokenizer.control_text(text):
+        if control := view.tokenizer.control_text(_TAGS.sub(" ", text)):
             raise _NotDecided(f"the turn's own text holds the control token {control!r}")
+        tags = (tag for tag in _TAGS.findall(text) if view.tokenizer.control_text(tag))
+        found = found or next(tags, "")
+    return found
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from checks.check import silent
 from checks.records.workload import Conversation
@@ -128,6 +129,61 @@ def test_a_token_across_the_prompts_edge_is_undecided() -> None:
 def test_user_text_with_control_tokens_does_not_move_the_spans() -> None:
     found = row(PLAIN, [{"role": "user", "content": "<|end|><|assistant|>\nno"}, CHAT[1]])
     assert texts(found) == ["1.<|end|>"]
+
+
+SPLITTING = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n"
+    "{% if '</think>' in m.content %}{% set parts = m.content.split('</think>') %}"
+    "{% if loop.last %}<think>\n{{ parts[0].split('<think>')[1].strip() }}\n</think>\n\n{% endif %}"
+    "{{ parts[1].strip() }}{% else %}{{ m.content }}{% endif %}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+THOUGHT = {"role": "assistant", "content": "<think>\nOne and one.\n</think>\n\n2."}
+
+
+def thinking(template: str, *tags: str) -> Reference:
+    """The reference of a release whose tokenizer has think tags as control tokens."""
+    made = tiny_release.tokenizer()
+    made.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in tags])
+    stops = StopTokens(frozenset({made.token_to_id("<|end|>")}), "t", True)
+    tokenizer = ReleaseTokenizer(made, {}, segment_safe=True)
+    return Reference(ChatTemplate(template, "t", {"bos_token": "<s>"}), tokenizer, stops)
+
+
+@pytest.mark.parametrize("template", [PLAIN, SPLITTING])
+def test_a_reply_that_holds_a_think_block_is_decided_where_both_references_place_it(template: str) -> None:
+    made = thinking(template, "<think>", "</think>")
+    found = made.rows([Conversation(0, [*CHAT[:3], THOUGHT])], silent)[0]
+    turn = found.turns[1]
+    assert (turn.decided, turn.confirmed, turn.stop) == (True, True, Stop.IN_TURN)
+    text = made.tokenizer.tokenizer.decode(found.ids[slice(*turn.tokens)].tolist(), skip_special_tokens=False)
+    assert text == "<think>\nOne and one.\n</think>\n\n2.<|end|>"
+
+
+def test_a_think_block_that_the_history_drops_stays_undecided() -> None:
+    made = thinking(SPLITTING, "<think>", "</think>")
+    found = made.rows([Conversation(0, [CHAT[0], THOUGHT, *CHAT[2:]])], silent)[0]
+    assert [turn.decided for turn in found.turns] == [False, True]
+    assert "otherwise once later messages follow" in found.turns[0].reason
+
+
+def test_a_think_block_that_the_second_reference_does_not_place_stays_undecided() -> None:
+    words = PLAIN.replace("{{ m.content }}", "{{ m.content }}{% if 'One and' in m.content %}!{% endif %}")
+    turn = (
+        thinking(words, "<think>", "</think>").rows([Conversation(0, [CHAT[0], THOUGHT])], silent)[0].turns[0]
+    )
+    assert not turn.decided
+    assert "'<think>', and the second reference does not place it" in turn.reason
+    plain = thinking(words).rows([Conversation(0, [CHAT[0], THOUGHT])], silent)[0].turns[0]
+    assert (plain.decided, plain.confirmed) == (True, False)
+
+
+def test_a_think_block_beside_another_control_token_stays_undecided() -> None:
+    reply = {"role": "assistant", "content": "<think>\nno\n</think>\n\n<|user|> 2."}
+    turn = (
+        thinking(PLAIN, "<think>", "</think>").rows([Conversation(0, [CHAT[0], reply])], silent)[0].turns[0]
+    )
+    assert (turn.decided, "'<|user|>'" in turn.reason) == (False, True)
 
 
 def test_consecutive_tool_results_and_calls_are_decided() -> None:
