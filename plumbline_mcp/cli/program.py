@@ -16,6 +16,7 @@ from plumbline_mcp.cli import (
     doctor,
     faults,
     init,
+    job,
     listing,
     onboard,
     reevaluate,
@@ -31,7 +32,7 @@ from plumbline_mcp.cli.stopping import Stopping
 _TRACEBACK = "PLUMBLINE_TRACEBACK"
 _STOPPING = Stopping()
 
-_ORDER = (check, run, listing, show, report, init, onboard, faults, serve, doctor, reevaluate, version)
+_ORDER = (check, run, job, listing, show, report, init, onboard, faults, serve, doctor, reevaluate, version)
 
 
 class Verbs(TyperGroup):

@@ -1,12 +1,13 @@
 """``plumbline run PROCEDURE``: start one job of a connection pack in the framework's own interpreter."""
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plumbline_mcp.cli.options import ExitCode, Home, Json, Quiet, paragraphs
+from plumbline_mcp.cli.options import FLAG, ExitCode, Home, Json, Quiet, paragraphs
 
 if TYPE_CHECKING:
     from checks.records.runs import RunFolder
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
 NAME = "run"
 
 
+class ConfinementName(StrEnum):
+    """As `plumbline_mcp.engines.launching.Confinement` (help must not wait for its import)."""
+
+    AUTO = "auto"
+    LANDLOCK = "landlock"
+    BUBBLEWRAP = "bubblewrap"
+    UID = "uid"
+    NONE = "none"
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.command(
@@ -23,7 +34,9 @@ def register(app: typer.Typer) -> None:
     )(run)
 
 
-_Procedure = Annotated[str, typer.Argument(metavar="PROCEDURE", help="rows, or export.")]
+_Procedure = Annotated[
+    str, typer.Argument(metavar="PROCEDURE", help="rows, export, dry_run, load, train_step, first_run.")
+]
 _Model = Annotated[Path, typer.Option(metavar="PATH", help="Folder of the official release.")]
 _Workload = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Conversations, JSONL or JSON (rows needs it).")
@@ -48,6 +61,21 @@ _Set = Annotated[
         help="A setting of the pack, JSON or text; `plumbline list packs` lists them; may be repeated.",
     ),
 ]
+_Input = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME=PATH", help="Another input of the procedure; may be repeated."),
+]
+_Confinement = Annotated[
+    ConfinementName,
+    typer.Option(help="What has to hold the job; auto: the first of them that works here."),
+]
+_Detach = Annotated[
+    bool, typer.Option("--detach", "-d", metavar=FLAG, help="Start it, print its id and do not wait.")
+]
+_DiskLimit = Annotated[
+    int | None,
+    typer.Option("--disk-limit", min=0, metavar="BYTES", help="End the job above this; 64 GiB by default."),
+]
 _TimeLimit = Annotated[
     float | None, typer.Option("--time-limit", min=1, metavar="SECONDS", help="End the job after this long.")
 ]
@@ -62,14 +90,20 @@ def run(
     python: _Python = None,
     set_: _Set = None,
     time_limit: _TimeLimit = None,
+    input_: _Input = None,
+    disk_limit: _DiskLimit = None,
+    confinement: _Confinement = ConfinementName.AUTO,
+    detach: _Detach = False,
     json_output: Json = False,
     quiet: Quiet = False,
     home: Home = None,
 ) -> int:
-    """Run a procedure of a connection pack: the framework's own code, in its own environment, no training.
+    """Run a procedure of a connection pack: the framework's own code, in its own environment.
 
-    It leaves a sealed run folder that a check judges: `rows` feeds check data, `export` feeds check export.
-    You start the job, here; agents cannot start one. Exit code 0 when it ended by itself, 2 otherwise.
+    It leaves a sealed run folder that a check judges: `rows` feeds check data, `export` feeds check export,
+    `load` and `train_step` feed the checks of their name. The job is confined, and runs under a supervisor:
+    Ctrl-C ends it; with --detach it goes on, and `plumbline job` shows and ends it. You start the job, here;
+    agents cannot start one. Exit code 0 when every rank ended by itself, 2 otherwise.
 
     Example: plumbline run rows --model models/gpt-oss-20b --workload train.jsonl --set shuffle=false
     """
@@ -78,7 +112,8 @@ def run(
     from plumbline_mcp.engines.launching import Launch
     from plumbline_mcp.workspace import Workspace
 
-    inputs = {"model": model, "workload": workload, "template": template}
+    inputs = {"model": model, "workload": workload, "template": template} | _inputs(input_ or [])
+    limits = {"disk_bytes": disk_limit} if disk_limit is not None else {}
     launch = Launch(
         framework=framework,
         procedure=procedure,
@@ -86,35 +121,66 @@ def run(
         inputs={name: path for name, path in inputs.items() if path is not None},
         settings=_settings(set_ or []),
         time_limit_s=time_limit,
+        confinement=confinement.value,
         target={"model": model.name},
+        **limits,
     )
-    done = anyio.run(_launched, Workspace.open(home), launch, python is None, quiet)
-    _show(done, launch, json_output)
+    workspace = Workspace.open(home)
+    launch = anyio.run(_built, launch, python is None, quiet)
+    if detach:
+        return _detached(workspace, launch, json_output)
+    done = anyio.run(_followed, workspace, launch, quiet)
+    _show(workspace, done, launch, json_output)
     return ExitCode.PASS if all(exit_.clean for exit_ in done.exits()) else ExitCode.COULD_NOT_JUDGE
 
 
-async def _launched(workspace: "Workspace", launch: "Launch", build: bool, quiet: bool) -> "RunFolder":
-    """Run the launch, in the pack's own environment when no interpreter was named."""
+async def _built(launch: "Launch", build: bool, quiet: bool) -> "Launch":
+    """The launch in the pack's own environment when no interpreter was named."""
     from plumbline_mcp.cli.progress import shown_progress
-    from plumbline_mcp.engines.foreground import run as run_foreground
     from plumbline_mcp.engines.launching import prepare
 
     prepare(launch, "unnamed")  # a mistake is met before an environment is built for minutes
+    if not build:
+        return launch
     with shown_progress(f"run {launch.procedure}", quiet) as progress:
-        if build:
-            interpreter = await _pack_interpreter(launch.framework, progress)
-            launch = launch.model_copy(update={"interpreter": interpreter})
+        interpreter = await _pack_interpreter(launch.framework, progress)
+    return launch.model_copy(update={"interpreter": interpreter})
+
+
+async def _followed(workspace: "Workspace", launch: "Launch", quiet: bool) -> "RunFolder":
+    """Run the launch to its end."""
+    from plumbline_mcp.cli.progress import shown_progress
+    from plumbline_mcp.engines.foreground import run as run_foreground
+
+    with shown_progress(f"run {launch.procedure}", quiet) as progress:
         return await run_foreground(workspace, launch, progress)
 
 
-def _show(done: "RunFolder", launch: "Launch", as_json: bool) -> None:
+def _detached(workspace: "Workspace", launch: "Launch", as_json: bool) -> int:
+    """Start the job and say how to find it."""
+    from plumbline_mcp.cli.screen import console, labelled, print_json
+    from plumbline_mcp.engines.local.engine import LocalEngine
+
+    run_id = LocalEngine(workspace).submit(launch)
+    if as_json:
+        print_json({"run_id": run_id, "folder": str(workspace.runs / run_id)})
+    else:
+        console().print(labelled("run:    ", run_id))
+        console().print(labelled("next:   ", f"plumbline job wait {run_id}"))
+    return ExitCode.PASS
+
+
+def _show(workspace: "Workspace", done: "RunFolder", launch: "Launch", as_json: bool) -> None:
     from plumbline_mcp.cli.screen import print_json
 
+    stored = workspace.run(done.job.run_id)
     if as_json:
         exits = [exit_.model_dump() for exit_ in done.exits()]
-        print_json({"run_id": done.job.run_id, "folder": str(done.path), "exits": exits})
+        about = {"run_id": done.job.run_id, "folder": str(done.path), "exits": exits}
+        ended = {"outcome": stored.outcome, "reason": stored.reason, "approval": done.job.approval}
+        print_json(about | ended)
     else:
-        _print(done, launch)
+        _print(done, launch, stored.reason)
 
 
 async def _pack_interpreter(framework: str, progress: Any) -> Path:
@@ -146,13 +212,25 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _print(done: "RunFolder", launch: "Launch") -> None:
+def _inputs(pairs: list[str]) -> dict[str, Path | None]:
+    named: dict[str, Path | None] = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not sign or not name.strip() or not value:
+            raise typer.BadParameter(f"{pair!r} is not NAME=PATH", param_hint="--input")
+        named[name.strip()] = Path(value)
+    return named
+
+
+def _print(done: "RunFolder", launch: "Launch", reason: str) -> None:
     from plumbline_mcp.cli.run_view import print_ranks
     from plumbline_mcp.cli.screen import console, labelled
 
     out = console()
     out.print(labelled("run:    ", done.job.run_id))
     print_ranks(out, done)
+    if reason:
+        out.print(labelled("ended:  ", reason), soft_wrap=True)
     out.print(labelled("folder: ", done.path), soft_wrap=True)
     clean = all(exit_.clean for exit_ in done.exits())
     # after a failure a check has nothing to judge
@@ -162,10 +240,15 @@ def _print(done: "RunFolder", launch: "Launch") -> None:
 
 
 def _next(run_id: str, launch: "Launch") -> str:
-    common = f"--framework {launch.framework}"
+    from plumbline_mcp.engines.procedures import load_procedure
+
+    feeds = load_procedure(launch.procedure).feeds
+    common, model = f"--framework {launch.framework}", f"--model {launch.inputs['model']}"
     if launch.procedure == "rows":
-        inputs = f"--model {launch.inputs['model']} --workload {launch.inputs['workload']}"
-        return f"plumbline check data {inputs} --rows {run_id} {common}"
-    return (
-        f"plumbline check {launch.procedure} --original {launch.inputs['model']} --export {run_id} {common}"
-    )
+        return f"plumbline check data {model} --workload {launch.inputs['workload']} --rows {run_id} {common}"
+    if launch.procedure == "export":
+        return f"plumbline check export --original {launch.inputs['model']} --export {run_id} {common}"
+    if not feeds:
+        return f"plumbline show {run_id}"
+    more = f" {model} {common}" if feeds[0] == "load" else ""
+    return f"plumbline check {feeds[0]} --run {run_id}{more}"

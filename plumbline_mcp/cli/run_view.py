@@ -29,10 +29,12 @@ def ending(exit_: "Exit") -> str:
 
 def run_ending(workspace: "Workspace", run: "StoredRun") -> str:
     """How a whole run ended, in a few words: the first rank that did not end by itself tells."""
-    from plumbline_mcp.workspace import RunState
+    from plumbline_mcp.workspace import RunOutcome, RunState
 
     if run.state is not RunState.SEALED:
-        return run.state.value
+        return f"{run.state.value}: {run.reason}" if run.reason else run.state.value
+    if run.outcome in (RunOutcome.CANCELLED, RunOutcome.TIMED_OUT):
+        return f"{run.outcome.value.replace('_', ' ')}: {run.reason}"
     folder, why = open_run(workspace, run)
     exits = exits_of(folder) if folder else []
     if not exits:

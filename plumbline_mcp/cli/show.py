@@ -79,6 +79,8 @@ def _print_run(run: "StoredRun", workspace: "Workspace") -> None:
     facts = {
         "run": run.run_id,
         "state": run.state.value,
+        "outcome": run.outcome.value if run.outcome else "",
+        "reason": run.reason,
         "procedure": job.procedure,
         "framework": job.framework,
         "started": run.created,
@@ -92,7 +94,7 @@ def _print_run(run: "StoredRun", workspace: "Workspace") -> None:
         **job.target,
     }
     console().print(
-        table("of the run", "value", rows=([untrusted(k), untrusted(v)] for k, v in facts.items()))
+        table("of the run", "value", rows=([untrusted(k), untrusted(v)] for k, v in facts.items() if v))
     )
     folder, why = open_run(workspace, run)
     if folder:

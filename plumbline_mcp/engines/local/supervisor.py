@@ -168,7 +168,7 @@ class Supervisor:
         us = process(os.getpid())
         if us is not None:
             with contextlib.suppress(OSError):  # a full disk: the job's end says so
-                known = Supervision(us, boot_id(), phase, _now(), tuple(sorted(self._seen, key=_by_pid)))
+                known = Supervision(us, boot_id(), phase, self.end.started, _sorted(self._seen))
                 self.files.write_supervision(known)
 
     def _note(self, text: str) -> None:
@@ -176,8 +176,8 @@ class Supervisor:
             file.write(f"{_now()} {text}\n")
 
 
-def _by_pid(one: Process) -> int:
-    return one.pid
+def _sorted(processes: set[Process]) -> tuple[Process, ...]:
+    return tuple(sorted(processes, key=lambda one: one.pid))
 
 
 def _before_execution(command: Confined) -> None:
