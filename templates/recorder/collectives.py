@@ -1,7 +1,7 @@
 """A line a call of torch.distributed in ``collectives.jsonl``.
 
-Seen is what Python calls there: not the reduction of DistributedDataParallel, which is C++, and not functional
-collectives of DTensor.
+Seen is what Python calls there: not the reduction of DistributedDataParallel, which is C++, and not the
+functional collectives of DTensor.
 """
 
 import torch

@@ -10,7 +10,7 @@ Where nothing is supervised ``token_weight`` is |g|, which has to be 0.
 import torch
 from plumbline_recorder.health import Health
 from plumbline_recorder.micro_batches import MicroBatch
-from plumbline_recorder.reading import CHUNK, local, quiet
+from plumbline_recorder.reading import CHUNK, dtype_name, local, quiet
 
 CASTS = ("ToCopyBackward0", "_DDPSinkBackward", "CloneBackward0", "AliasBackward0")
 """What wrappers put behind the logits without changing a value; a loss inside the model does not see it."""
@@ -136,6 +136,7 @@ class LogitRecord:
             self.missing = "the logits were overwritten before the backward pass"
             return
         self._gradient_at, self.missing = depth, ""
+        self._batch.logits_dtype = dtype_name(gradient.dtype)  # the model's own, before any conversion
         self.values.update(gradient_values(logits, gradient, self._targets(), self._smoothing))
 
 

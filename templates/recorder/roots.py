@@ -10,6 +10,9 @@ import torch
 from plumbline_recorder.parameter_names import names_by_identity, owners_of, unwrapped
 from plumbline_recorder.patches import Patches
 
+COMPILED = "OptimizedModule"
+"""The class of what torch.compile makes of a module."""
+
 
 def compiling() -> bool:
     """Whether torch.compile is tracing this very line."""
@@ -32,24 +35,30 @@ class Roots:
             self.add(module)
 
     def add(self, module: "torch.nn.Module") -> None:
-        """Watch a module's calls; of a wrapper those of the module inside, of torch.compile its own too."""
+        """Watch a module's calls; of a wrapper those of the module inside."""
         inner = unwrapped(module)
-        watched = [inner, module] if type(module).__name__ == "OptimizedModule" else [inner]
-        for found in watched:
-            self._candidates[id(found)] = weakref.ref(found)
-            kind = type(found)
-            if not hasattr(kind.__call__, "__plumbline__"):
-                self._patches.replace(kind, "__call__", self._watch)
+        self._candidates[id(inner)] = weakref.ref(inner)
+        self._watch_class(type(inner))
+        self.compiled(module)
+
+    def compiled(self, module: object) -> None:
+        """Watch what torch.compile made: the module inside is then called by compiled code only."""
+        if type(module).__name__ == COMPILED:
+            self._watch_class(type(module))
+
+    def _watch_class(self, kind: type) -> None:
+        if not hasattr(kind.__call__, "__plumbline__"):
+            self._patches.replace(kind, "__call__", self._watch)
 
     def root(self) -> "torch.nn.Module | None":
         """The module called last, or before any call the candidate with most parameters."""
         called = self._last() if self._last is not None else None
         if called is not None:
-            return unwrapped(called)
+            return called
         living = [
             found for found in (reference() for reference in self._candidates.values()) if found is not None
         ]
-        return unwrapped(max(living, key=lambda found: len(list(found.modules())))) if living else None
+        return max(living, key=lambda found: len(list(found.modules()))) if living else None
 
     def names(self) -> "dict[int, str]":
         """Names of the root's parameters by identity, as they are now."""
@@ -68,11 +77,15 @@ class Roots:
     def _is_outermost(self, module: "torch.nn.Module") -> bool:
         if self._depth or not torch.is_grad_enabled():
             return False
-        reference = self._candidates.get(id(module))
-        return reference is not None and reference() is module
+        return self._candidate(module) is not None
+
+    def _candidate(self, module: "torch.nn.Module") -> "object | None":
+        inner = unwrapped(module) if type(module).__name__ == COMPILED else module
+        reference = self._candidates.get(id(inner))
+        return reference if reference is not None and reference() is inner else None
 
     def _enter(self, module: "torch.nn.Module", original: object, args: tuple, kwargs: dict) -> object:
-        self._last = self._candidates[id(module)]
+        self._last = self._candidate(module)
         self._depth += 1
         try:
             return self._call(module, original, args, kwargs)

@@ -42,6 +42,7 @@ class TrainingHooks:
         for name in CLIPS:
             replace(torch.nn.utils.clip_grad, name, self._clip(name))
             replace_alias(self.patches, torch.nn.utils, name, torch.nn.utils.clip_grad)
+        replace(torch, "compile", self._compile)
         replace(torch.nn.functional, "cross_entropy", self._cross_entropy)
         replace(torch.nn.Module, "to_empty", self._to_empty)
         replace(torch.nn.Module, "load_state_dict", self._load_state_dict)
@@ -122,6 +123,15 @@ class TrainingHooks:
             return clip
 
         return make
+
+    def _compile(self, original: object) -> object:
+        def compile(*args, **kwargs):
+            result = original(*args, **kwargs)
+            if self._health.active:
+                self.roots.compiled(result)
+            return result
+
+        return compile
 
     def _cross_entropy(self, original: object) -> object:
         def cross_entropy(*args, **kwargs):
