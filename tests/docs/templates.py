@@ -141,9 +141,9 @@ the history, or their prompt ends in text that the history does not hold. Such t
 `labels` is inconclusive while one of them is to be supervised. A template for which nearly every turn is
 undecided is not validated by this check: train each of its replies as the last turn of a row of its own.
 
-A reply whose own text holds a control token is undecided: rendered, that text is no text any more. Think tags
-are the exception, because a model writes them itself and data sets keep them in a reply's content: such a turn
-is decided where both references place it.
+A reply whose own text holds a control token is undecided: rendered, that text is no text any more. Think
+tags are the exception, because a model writes them itself and data sets keep them in a reply's content: such
+a turn is decided where both references place it.
 
 Ten conversations with eighteen turns: single, several turns, reasoning in one turn and in each, a tool loop,
 white space at the edges, an empty reply, control tokens in the texts, consecutive replies (one turn), and
