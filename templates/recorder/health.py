@@ -58,7 +58,11 @@ class Health:
         """Stop recording and write why, by best effort: the disk may be full."""
         was_active, self.active = self.active, False
         why = "%s: %s" % (type(error).__name__, error)
-        print("plumbline: the recorder stopped (%s: %s); the training goes on" % (what, why), file=sys.stderr)
+        with Guard(self, "saying so", quiet=True):
+            print(
+                "plumbline: the recorder stopped (%s: %s); the training goes on" % (what, why),
+                file=sys.stderr,
+            )
         for action in self._on_failure if was_active else ():
             with Guard(self, "letting go of files", quiet=True):
                 action()

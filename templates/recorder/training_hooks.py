@@ -188,11 +188,11 @@ class TrainingHooks:
             original(optimizer, *args, **kwargs)
             if self._health.active and not compiling():
                 with self._health.guard("a new optimizer"):
-                    self._meet(optimizer)
+                    self.meet(optimizer)
 
         return __init__
 
-    def _meet(self, optimizer: object) -> None:
+    def meet(self, optimizer: object) -> None:
         """Look for the module whose parameters a new optimizer holds; give late imports our wrappers."""
         self._known[id(optimizer)] = weakref.ref(optimizer)
         self.patches.rebind()
@@ -214,7 +214,7 @@ class TrainingHooks:
         with self._health.guard("the start of an optimizer step"):
             known = self._known.get(id(optimizer))
             if known is None or known() is not optimizer:
-                self._meet(optimizer)
+                self.meet(optimizer)
             closure = kwargs.get("closure") or (args[1] if len(args) > 1 and callable(args[1]) else None)
             mine = self._steps.step_begins(optimizer, closure)
             if closure is None or mine is closure:

@@ -34,6 +34,10 @@ class TrainingParts:
         for line in model_lines(module, when, sampled=False):
             self._journal.write("model", line)
 
+    def optimizer_made(self, optimizer: object) -> None:
+        """Follow an optimizer that was made before the hooks."""
+        self._hooks.meet(optimizer)
+
     def begin_load(self, number: int) -> None:
         """A load begins: memory that it has to overwrite is filled from now on."""
         self._load = LoadRecord(self._recording, self._journal, number)

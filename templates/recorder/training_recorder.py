@@ -36,6 +36,10 @@ class TrainingRecorder:
         """Record every parameter and buffer of a module: ``when`` is meta, built, start or end."""
         self._do("the model (%s)" % when, lambda parts: parts.model(module, when))
 
+    def optimizer_made(self, optimizer: object) -> None:
+        """Follow an optimizer that was made before `install`."""
+        self._do("an optimizer", lambda parts: parts.optimizer_made(optimizer))
+
     def begin_load(self, number: int) -> None:
         """A load begins (1 or 2): fill what it has to overwrite, each time with another pattern."""
         self._do("the start of a load", lambda parts: parts.begin_load(number))
