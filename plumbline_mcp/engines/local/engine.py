@@ -19,6 +19,7 @@ from plumbline_mcp.errors import BuildError, UsageError
 from plumbline_mcp.workspace import RunState, StoredRun, Workspace
 
 _SUPERVISOR = "plumbline_mcp.engines.local.supervisor"
+GONE = "its supervisor was killed; the next run, or plumbline job list, clears up"
 _START_LIMIT_S = 60
 _PASSED = ("LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PYTHONHASHSEED", "TMPDIR")
 """What the supervisor needs to start as we did; the job sees what its script says."""
@@ -50,10 +51,17 @@ class LocalEngine:
 
     def status(self, run_id: str) -> Status:
         """How the job stands; one whose supervisor is gone is swept first."""
+        if not self._workspace.run(run_id).state.over:
+            sweep_run(self._workspace, run_id)
+        return self.seen(run_id)
+
+    def seen(self, run_id: str) -> Status:
+        """How the job stands; nothing is changed: one whose supervisor is gone is lost, and left as it is."""
         run = self._workspace.run(run_id)
         if not run.state.over and not RunFiles(self._workspace.runs / run_id).held():
-            sweep_run(self._workspace, run_id)
-            run = self._workspace.run(run_id)
+            run = self._workspace.run(run_id)  # it may have ended between the two looks
+            if not run.state.over:
+                return Status(run_id=run_id, state=State.LOST, reason=GONE, submitted=run.created)
         return self._ended(run) if run.state.over else self._active(run)
 
     def cancel(

@@ -18,6 +18,7 @@ INSTRUCTION_LINES = 10
 EXPECTED = {
     *("scan_status", "check_list", "verdict_list", "verdict_show", "version_show"),
     *("run_list", "run_show", "manifest_read", "environment_read", "rows_read", "tensors_read"),
+    *("job_list", "job_status", "job_logs", "job_cancel"),
 }
 
 
@@ -61,10 +62,10 @@ def test_names_are_noun_then_verb_and_every_parameter_of_a_check_is_described() 
 
 def test_annotations_are_truthful() -> None:
     for name, tool in listed().items():
-        stores = name.startswith("check_") and name != "check_list"
+        stores, ends = name.startswith("check_") and name != "check_list", name == "job_cancel"
         assert tool["annotations"] == {
-            "readOnlyHint": not stores,
-            "destructiveHint": False,
+            "readOnlyHint": not (stores or ends),
+            "destructiveHint": ends,
             "idempotentHint": not stores,
             "openWorldHint": False,
         }

@@ -1,0 +1,218 @@
+"""Jobs: how they stand, their logs while they run, and their end. No tool starts one."""
+
+import codecs
+import json
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from mcp.types import ToolAnnotations
+from pydantic import Field
+
+from approvals.visible import visible
+from plumbline_mcp.server import cursors
+from plumbline_mcp.server.located import known_run, sealed_run
+from plumbline_mcp.server.toolset import Toolset
+from plumbline_mcp.server.views import RESULT_LIMIT, Page, View, line, size, take
+
+if TYPE_CHECKING:
+    from plumbline_mcp.engines.local.engine import LocalEngine
+    from plumbline_mcp.workspace import StoredRun
+
+ENDS = ToolAnnotations(
+    read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False
+)
+"""To end a job loses what it had still to do; to end it twice changes nothing more."""
+
+_PAGE = 50
+_LOG_BYTES = 16_384
+_TEXT_BUDGET = RESULT_LIMIT - 2_000
+_MOST_GRACE_S = 600
+
+_RunId = Annotated[str, Field(description="the job's run, e.g. load-0001")]
+
+
+class JobView(View):
+    """How one job stands."""
+
+    run_id: str
+    state: Literal["queued", "running", "succeeded", "failed", "cancelled", "timed_out", "lost"]
+    untrusted_reason: str
+    procedure: str
+    ranks: int
+    failed_rank: int | None = Field(description="the first rank that failed; the others were stopped")
+    exit_code: int | None
+    signal: int | None
+    submitted: str
+    started: str
+    ended: str
+    approval: str
+    confinement: str = Field(description="what holds the job, and what that cannot hold")
+    next: str
+
+
+class JobRow(View):
+    """One line of the list."""
+
+    run_id: str
+    state: str
+    procedure: str
+    submitted: str
+    untrusted_reason: str
+
+
+class JobList(Page):
+    """Jobs, newest first."""
+
+    jobs: tuple[JobRow, ...]
+
+
+class JobLog(View):
+    """A page of a log."""
+
+    run_id: str
+    log: str
+    offset: int = Field(description="byte at which the text begins")
+    next_offset: int = Field(description="pass it as offset for what follows")
+    size: int = Field(description="bytes in the log now")
+    state: str
+    untrusted_text: str
+    next: str
+
+
+def add_tools(toolset: Toolset) -> None:
+    """Add ``job_list``, ``job_status``, ``job_logs`` and ``job_cancel``."""
+
+    def job_list(cursor: str | None = None) -> JobList:
+        """List jobs, newest first, with their state. The person starts them with `plumbline run`."""
+        return _list(toolset, cursor)
+
+    def job_status(run_id: _RunId) -> JobView:
+        """Say how a job stands: state, reason, the first rank that failed, approval, confinement."""
+        return _status(toolset, run_id)
+
+    def job_logs(
+        run_id: _RunId,
+        rank: Annotated[int, Field(ge=-1, description="-1: of the launcher that starts the ranks")] = 0,
+        stream: Literal["out", "err"] = "err",
+        offset: Annotated[int, Field(description="byte; negative counts from the end")] = -_LOG_BYTES,
+    ) -> JobLog:
+        """Read a page of a rank's log, also while it runs; its end by default."""
+        return _logs(toolset, run_id, rank, stream, offset)
+
+    def job_cancel(
+        run_id: _RunId,
+        grace_s: Annotated[
+            float | None, Field(ge=0, le=_MOST_GRACE_S, description="seconds after SIGTERM; 3 by default")
+        ] = None,
+    ) -> JobView:
+        """End a job with all that it started; what it recorded is sealed. One that is over stays as it is."""
+        _engine(toolset).cancel(known_run(toolset, run_id).run_id, grace_s, why="cancelled over MCP")
+        return _status(toolset, run_id)
+
+    toolset.add(job_list, JobList, title="List jobs")
+    toolset.add(job_status, JobView, title="Status of a job")
+    toolset.add(job_logs, JobLog, title="Read a job's log")
+    toolset.add(job_cancel, JobView, title="End a job", annotations=ENDS)
+
+
+def _engine(toolset: Toolset) -> "LocalEngine":
+    from plumbline_mcp.engines.local.engine import LocalEngine  # the database takes long to import
+
+    return LocalEngine(toolset.workspace)
+
+
+def _list(toolset: Toolset, cursor: str | None) -> JobList:
+    after = cursors.decode(cursor, "job_list", {})
+    stored = toolset.workspace.runs_list(None, _PAGE + 1, None if after is None else str(after))
+    head = JobList(total=toolset.workspace.run_count(), jobs=())
+    rows = take((_row(toolset, run) for run in stored[:_PAGE]), RESULT_LIMIT - size(head) - 500)
+    more = len(rows) < len(stored)
+    return head.model_copy(
+        update={
+            "jobs": tuple(rows),
+            "truncated": more,
+            "cursor": cursors.encode("job_list", {}, rows[-1].run_id) if more else None,
+            "next": f'job_status(run_id="{rows[0].run_id}")' if rows else "scan_status()",
+        }
+    )
+
+
+def _row(toolset: Toolset, run: "StoredRun") -> JobRow:
+    known = _engine(toolset).seen(run.run_id)
+    return JobRow(
+        run_id=run.run_id,
+        state=known.state,
+        procedure=line(run.job.procedure),
+        submitted=known.submitted,
+        untrusted_reason=line(known.reason),
+    )
+
+
+def _status(toolset: Toolset, run_id: str) -> JobView:
+    run = known_run(toolset, run_id)
+    known = _engine(toolset).seen(run_id)
+    return JobView(
+        run_id=run_id,
+        state=known.state.value,
+        untrusted_reason=line(known.reason),
+        procedure=line(run.job.procedure),
+        ranks=run.job.world_size,
+        failed_rank=known.failed_rank,
+        exit_code=known.exit_code,
+        signal=known.signal,
+        submitted=known.submitted,
+        started=known.started,
+        ended=known.ended,
+        approval=line(run.job.approval),
+        confinement=line(run.job.confinement),
+        next=_next(run_id, known.state.value, known.failed_rank),
+    )
+
+
+def _next(run_id: str, state: str, failed_rank: int | None) -> str:
+    if state in ("queued", "running"):
+        return f'job_status(run_id="{run_id}") again, or job_logs(run_id="{run_id}")'
+    if state in ("failed", "timed_out"):
+        return f'job_logs(run_id="{run_id}", rank={failed_rank or 0})'
+    return f'run_show(run_id="{run_id}")' if state == "succeeded" else "the person may run it again"
+
+
+def _logs(toolset: Toolset, run_id: str, rank: int, stream: Literal["out", "err"], offset: int) -> JobLog:
+    from plumbline_mcp.engines.logs import log_name, read_log
+
+    known = _engine(toolset).seen(known_run(toolset, run_id).run_id)
+    whose = None if rank < 0 else rank
+    if known.state.over and known.state != "lost":
+        run = sealed_run(toolset, run_id)
+        if log_name(whose, stream) in run.manifest:
+            run.verified(log_name(whose, stream))  # what was changed after sealing is refused
+    page = read_log(toolset.workspace.runs / run_id, whose, stream, offset, _LOG_BYTES)
+    text, used = _fitting(page.data, at_end=page.next_offset >= page.size)
+    following = page.offset + used
+    more = following < page.size or not known.state.over
+    return JobLog(
+        run_id=run_id,
+        log=page.log,
+        offset=page.offset,
+        next_offset=following,
+        size=page.size,
+        state=known.state.value,
+        untrusted_text=text,
+        next=f'job_logs(run_id="{run_id}", rank={rank}, stream="{stream}", offset={following})'
+        if more
+        else "",
+    )
+
+
+def _fitting(data: bytes, *, at_end: bool) -> tuple[str, int]:
+    """The beginning of the data as visible text that fits an answer, and how many bytes it is.
+
+    A character that is cut at the end of a page is left to the next one.
+    """
+    while True:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text = decoder.decode(data, final=at_end)
+        used = len(data) - len(decoder.getstate()[0])
+        shown = visible(text, 20 * len(text) + 1)
+        if len(json.dumps(shown, ensure_ascii=False).encode()) <= _TEXT_BUDGET or len(data) < 2:
+            return shown, used
+        data, at_end = data[: len(data) // 2], False
