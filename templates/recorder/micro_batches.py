@@ -22,6 +22,7 @@ class MicroBatch:
             self.labels, self.shifted = inputs["shift_labels"], True
         self.loss: "torch.Tensor | None" = None
         self.logits: "torch.Tensor | None" = None
+        self.log_probs: "torch.Tensor | None" = None
         self.logits_dtype: "str | None" = None
         self.differentiated: "torch.Tensor | None" = None
         self.went_back = False
@@ -37,7 +38,7 @@ class MicroBatch:
 
     def release(self) -> None:
         """Let go of the tensors: numbers were taken."""
-        self.inputs, self.labels, self.loss, self.logits = {}, None, None, None
+        self.inputs, self.labels, self.loss, self.logits, self.log_probs = {}, None, None, None, None
 
     def take_output(self, output: object, keep_logits: bool) -> bool:
         """Take loss and logits of the root's output; False when no gradient can come from it.
@@ -52,6 +53,7 @@ class MicroBatch:
             self.loss = None if loss is None else local(loss).clone()
         self.logits_dtype = None if logits is None else dtype_name(logits.dtype)
         self.logits = logits if keep_logits else None
+        self.log_probs = log_probs_of(output) if keep_logits and logits is None else None
         return True
 
     def take_targets(self, target: "torch.Tensor") -> None:
@@ -136,6 +138,12 @@ def logits_of(output: object) -> "torch.Tensor | None":
         found = next((each for each in several if isinstance(each, torch.Tensor) and each.ndim == 3), None)
     is_logits = isinstance(found, torch.Tensor) and found.ndim == 3 and found.is_floating_point()
     return found if is_logits else None
+
+
+def log_probs_of(output: object) -> "torch.Tensor | None":
+    """The log-probabilities of the next tokens that a fused last layer returned in place of logits."""
+    found = _field(output, "log_probs")
+    return found if isinstance(found, torch.Tensor) and found.ndim == 2 and found.requires_grad else None
 
 
 def _field(output: object, name: str) -> object:

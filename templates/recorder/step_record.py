@@ -7,6 +7,7 @@ import torch
 from plumbline_recorder.health import Health
 from plumbline_recorder.journal import Journal
 from plumbline_recorder.loader_labels import LoaderLabels
+from plumbline_recorder.log_prob_record import LogProbRecord
 from plumbline_recorder.logit_record import LogitRecord
 from plumbline_recorder.micro_batches import MicroBatch, inputs_of
 from plumbline_recorder.optimizer_record import Naming
@@ -50,7 +51,9 @@ class StepRecord:
             return
         record = None
         if follow:
-            if batch.logits is None:
+            if batch.log_probs is not None:
+                record = LogProbRecord(batch, self._health)
+            elif batch.logits is None:
                 self._journal.unavailable(
                     "logits", "the model returned none: its loss is fused with the last layer"
                 )

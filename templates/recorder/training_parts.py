@@ -38,6 +38,10 @@ class TrainingParts:
         """Follow an optimizer that was made before the hooks."""
         self._hooks.meet(optimizer)
 
+    def batch(self, inputs: "dict[str, object]") -> None:
+        """Remember a batch for its labels."""
+        self._steps.loader.saw(inputs)
+
     def begin_load(self, number: int) -> None:
         """A load begins: memory that it has to overwrite is filled from now on."""
         self._load = LoadRecord(self._recording, self._journal, number)

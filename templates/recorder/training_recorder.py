@@ -40,6 +40,10 @@ class TrainingRecorder:
         """Follow an optimizer that was made before `install`."""
         self._do("an optimizer", lambda parts: parts.optimizer_made(optimizer))
 
+    def batch(self, inputs: "dict[str, object]") -> None:
+        """A batch with ids and labels whose forward pass comes next; for models that are given no labels."""
+        self._do("a batch", lambda parts: parts.batch(inputs))
+
     def begin_load(self, number: int) -> None:
         """A load begins (1 or 2): fill what it has to overwrite, each time with another pattern."""
         self._do("the start of a load", lambda parts: parts.begin_load(number))

@@ -3,8 +3,9 @@
 import torch
 from plumbline_recorder.health import Health
 from plumbline_recorder.parameter_names import plain_name
+from plumbline_recorder.reading import local, quiet
 
-WITNESSES = 2
+WITNESSES, WATCHED = 2, 8
 LARGEST_WIDTH = 8192
 """in + out features of a witness: its input and output gradient are written for every position."""
 
@@ -23,7 +24,7 @@ def choose(root: "torch.nn.Module") -> "list[tuple[str, torch.nn.Linear]]":
         and uses.get(id(module.weight)) == 1
         and module.in_features + module.out_features <= LARGEST_WIDTH
     ]
-    return found[-WITNESSES:]
+    return found[-WATCHED:]
 
 
 class Pass:
@@ -33,12 +34,10 @@ class Pass:
         """Keep the input: autograd keeps it too, for the weight's gradient."""
         self.given = given
         self.gradient: "torch.Tensor | None" = None
-        self.fired = 0
         self._health = health
 
     def __call__(self, gradient: "torch.Tensor") -> None:
         with self._health.guard("the output gradient of a linear layer"):
-            self.fired += 1
             self.gradient = gradient.detach()
 
 
@@ -49,8 +48,11 @@ class Witnesses:
         """Put a forward hook on each witness."""
         self._health = health
         self._passes: "dict[str, list[Pass]]" = {}
+        self._chosen: "list[str] | None" = None
+        watched = choose(root)
+        self._widths = {name: (module.in_features, module.out_features) for name, module in watched}
         self._handles = [
-            module.register_forward_hook(self._hook(name), with_kwargs=True) for name, module in choose(root)
+            module.register_forward_hook(self._hook(name), with_kwargs=True) for name, module in watched
         ]
 
     def _hook(self, name: str) -> object:
@@ -65,15 +67,30 @@ class Witnesses:
         return hook
 
     def take(self) -> "dict[str, torch.Tensor]":
-        """``<module>.input`` and ``.grad_output`` of witnesses that one backward pass went through once."""
+        """``<module>.input`` and ``.grad_output`` of the last layers that the backward pass went through.
+
+        The layers of a step's first micro-batch stay its witnesses. One called several times has its
+        positions one after the other, [n, in] and [n, out]; one that a later pass left out has none, n = 0.
+        """
         passes, self._passes = self._passes, {}
+        used = {
+            name: [one for one in several if one.gradient is not None] for name, several in passes.items()
+        }
+        if self._chosen is None:
+            self._chosen = [name for name in self._widths if used.get(name)][-WITNESSES:]
         found = {}
-        for name, several in passes.items():
-            used = [each for each in several if each.fired]
-            if len(used) == 1 and used[0].fired == 1:
-                found[name + ".input"] = used[0].given
-                found[name + ".grad_output"] = used[0].gradient
+        for name in self._chosen:
+            found[name + ".input"], found[name + ".grad_output"] = self._joined(name, used.get(name, []))
         return found
+
+    def _joined(self, name: str, used: "list[Pass]") -> "tuple[torch.Tensor, torch.Tensor]":
+        if len(used) == 1:
+            return used[0].given, used[0].gradient
+        with quiet():
+            inner, outer = self._widths[name]
+            inputs = [local(one.given).reshape(-1, inner) for one in used] or [torch.zeros(0, inner)]
+            gradients = [local(one.gradient).reshape(-1, outer) for one in used] or [torch.zeros(0, outer)]
+            return torch.cat(inputs), torch.cat(gradients)
 
     def remove(self) -> None:
         """Take the hooks off."""

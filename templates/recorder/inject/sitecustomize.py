@@ -1,8 +1,8 @@
 """Puts the recorder into a framework that is launched by its own command.
 
-With this folder on ``PYTHONPATH`` and ``PLUMBLINE_JOB`` naming the run's ``job.json``, every Python that the command
-starts runs this file first. The recorder begins with the first optimizer that a process makes, so launchers and
-data loader workers record nothing. An isolated Python (``-I``, ``-E``) ignores ``PYTHONPATH`` and is not recorded.
+With this folder on ``PYTHONPATH`` and ``PLUMBLINE_JOB`` naming the run's ``job.json``, every Python that the
+command starts runs this file first. The recorder begins with the first optimizer that a process makes, so
+launchers and data loader workers record nothing. An isolated Python (``-I``) ignores ``PYTHONPATH``.
 """
 
 import atexit
