@@ -29,16 +29,11 @@ class Noted:
         self.batches: "list[list[dict]]" = []
 
     def __call__(self, examples: "list[dict]") -> dict:
-        self.batches.append(
-            [
-                {"row": each.get("row"), "length": len(each["input_ids"]), "lengths": each.get("seq_lengths")}
-                for each in examples
-            ]
-        )
+        self.batches.append([origin(each) for each in examples])
         return self._collator([{k: v for k, v in each.items() if k != "row"} for each in examples])
 
 
-def origin(example: "dict") -> dict:
+def origin(example: dict) -> dict:
     """Which row of the workload an example is, and how long the documents in it are."""
     lengths = example.get("seq_lengths") or [len(example["input_ids"])]
     return {"row": example.get("row", UNKNOWN), "lengths": lengths}

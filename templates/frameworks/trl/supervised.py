@@ -1,9 +1,8 @@
 """The SFTTrainer of a recipe: its arguments by TrlParser, its conversations, its model by path."""
 
 import dataclasses
-import json
 
-from datasets import Dataset
+import datasets
 from plumbline_binding.conversations import conversation_of, pair_of, read_workload
 from plumbline_binding.encoding import read_tokenizer
 from plumbline_binding.model import adapter_config, dtype_argument, freeze, load_options, read_config
@@ -58,7 +57,7 @@ def model_options(job: dict) -> "dict[str, object]":
     return options
 
 
-def make_data_set(job: dict, progress: object) -> Dataset:
+def make_data_set(job: dict, progress: object) -> datasets.Dataset:
     """The workload's conversations in the form that the recipe's loss asks for, with their row numbers."""
     settings, rows = job["settings"], read_workload(job["inputs"]["workload"])
     columns = settings.get("columns") or {}
@@ -72,12 +71,12 @@ def make_data_set(job: dict, progress: object) -> Dataset:
         else:
             entry["messages"] = messages
         if tools:
-            entry["tools"] = json.dumps(tools)
+            entry["tools"] = tools
         if settings.get("template_kwargs"):
             entry["chat_template_kwargs"] = settings["template_kwargs"]
         entries.append(entry)
         progress(number + 1, len(rows), "reading the workload")
-    return Dataset.from_list(with_every_column(entries))
+    return as_data_set(entries)
 
 
 def halves(messages: "list[dict]", number: int) -> "dict[str, list[dict]]":
@@ -87,7 +86,14 @@ def halves(messages: "list[dict]", number: int) -> "dict[str, list[dict]]":
     return {"prompt": messages[:-1], "completion": messages[-1:]}
 
 
-def with_every_column(entries: "list[dict]") -> "list[dict]":
-    """Rows of equal columns: a data set has the columns of its first row."""
+def as_data_set(entries: "list[dict]") -> datasets.Dataset:
+    """The rows as a data set. Messages and tools are declared as JSON where the version can: as plain columns
+    each would get the fields of all others, empty ones, and so would every tool call's arguments."""
     names = sorted({name for entry in entries for name in entry})
-    return [{name: entry.get(name) for name in names} for entry in entries]
+    filled = [{name: entry.get(name) for name in names} for entry in entries]
+    if not hasattr(datasets, "Json"):
+        return datasets.Dataset.from_list(filled)
+    objects = datasets.List(datasets.Json())
+    kinds = {"row": datasets.Value("int64"), "chat_template_kwargs": datasets.Json()}
+    features = datasets.Features({name: kinds.get(name, objects) for name in names})
+    return datasets.Dataset.from_list(filled, features=features)
