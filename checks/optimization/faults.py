@@ -23,9 +23,7 @@ def smallest_slice(case: StepCase) -> StepCase:
     """One full step with a learning rate, and of the parameters the witnesses and the smallest of each kind."""
     if not case.full_steps or case.rank_problems:
         raise NotApplicable("no step was recorded in full on every rank")
-    step = max(
-        case.full_steps, key=lambda each: (_moves(case, each), _is_uneven(case, each), -_tokens(case, each))
-    )
+    step = max(case.full_steps, key=lambda each: (_moves(case, each), _unevenness(case, each)))
     names = _few(case, step)
     if not names:
         raise NotApplicable("the optimizer held no parameter in the recorded step")
@@ -45,13 +43,16 @@ def _moves(case: StepCase, step: int) -> bool:
     return learning_rate(case.recipe, step, case.total_steps) > 0
 
 
-def _is_uneven(case: StepCase, step: int) -> bool:
-    counts = {batch.supervised for line in case.lines(step) for batch in line.micro_batches}
-    return len(counts) > 1
+def _unevenness(case: StepCase, step: int) -> float:
+    """How unlike the token counts of ranks, and of micro-batches, are: the less unlike of the two."""
+    ranks = [line.supervised or 0 for line in case.lines(step)]
+    batches = [batch.supervised or 0 for line in case.lines(step) for batch in line.micro_batches]
+    return min(_spread(batches), _spread(ranks)) if len(ranks) > 1 else _spread(batches)
 
 
-def _tokens(case: StepCase, step: int) -> int:
-    return sum(batch.tokens or 0 for line in case.lines(step) for batch in line.micro_batches)
+def _spread(counts: list[int]) -> float:
+    most = max(counts, default=0)
+    return (most - min(counts)) / most if most else 0.0
 
 
 def _few(case: StepCase, step: int) -> set[str]:

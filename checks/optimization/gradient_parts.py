@@ -1,10 +1,12 @@
 """Parts ``weights`` and ``gradient``: what every token weighs in the gradient that the optimizer gets."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from checks.optimization.case import Shard, StepCase, shards
-from checks.optimization.tokens import TokenBatch
+from checks.optimization.tokens import TokenBatch, mean_error
 from checks.optimization.witnesses import Measured
 from checks.rules import SAME_DIRECTION_RESIDUAL
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
@@ -48,7 +50,8 @@ class StepTokens:
         if not total:
             return None
         weight = sum(value * count for (value, _, count), _ in found) / total
-        return weight, sum(error * count for (_, error, count), _ in found) / total
+        errors = np.concatenate([batch.told_errors for batch in self.batches])
+        return weight, mean_error(errors)
 
 
 def weights_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
@@ -59,7 +62,7 @@ def weights_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
     for step in steps:
         total += step.count
         judged += sum(told[2] for batch in step.batches if (told := batch.mean_weight()))
-        problems += [*_outside(step), *_not_cross_entropy(step), *_unequal(step)]
+        problems += [*_outside(step), *_not_cross_entropy(step), *_unequal(step), *_unequal_ranks(step)]
         problems += _scale(case, step, measurements)
     coverage = Coverage(judged=judged, total=total, unit="supervised tokens")
     return part_of("weights", problems, coverage=coverage, measurements=tuple(measurements))
@@ -117,6 +120,26 @@ def _unequal(step: StepTokens) -> Iterator[Problem]:
             )
 
 
+def _unequal_ranks(step: StepTokens) -> Iterator[Problem]:
+    """The same over all tokens of a rank: more tokens, so less rounding."""
+    overall = step.mean_weight()
+    ranks = sorted({batch.rank for batch in step.batches})
+    if overall is None or len(ranks) < 2:
+        return
+    for rank in ranks:
+        told = replace(step, batches=tuple(each for each in step.batches if each.rank == rank)).mean_weight()
+        if told is None or abs(told[0] - overall[0]) <= (told[1] + overall[1]) * abs(overall[0]):
+            continue
+        yield Problem(
+            code="token-weights-differ",
+            message=f"tokens of rank {rank} weigh {told[0] / overall[0]:.4g} times the mean token",
+            place=Place(step=step.step, rank=rank),
+            expected=f"every supervised token weighs the same (within {told[1] + overall[1]:.2g})",
+            found=f"{told[0]:.6g}, on average {overall[0]:.6g}",
+            next_step="divide the summed loss of every rank by the tokens of the global batch",
+        )
+
+
 def _scale(case: StepCase, step: StepTokens, measurements: list[Measurement]) -> Iterator[Problem]:
     """c times the mean weight is 1 / N."""
     scale = step.scale(case.world_size)
@@ -152,7 +175,12 @@ def clips_unseen(case: StepCase, step: int) -> bool:
 def weights_are_right(case: StepCase, step: StepTokens) -> bool:
     """Whether every token weighs the same, and 1 / N."""
     scale = step.scale(case.world_size)
-    return scale is not None and abs(scale[0] - 1) <= scale[1] and not any(_unequal(step))
+    return (
+        scale is not None
+        and abs(scale[0] - 1) <= scale[1]
+        and not any(_unequal(step))
+        and not any(_unequal_ranks(step))
+    )
 
 
 def _unknown_scale(step: StepTokens) -> Problem:

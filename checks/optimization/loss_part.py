@@ -7,6 +7,7 @@ import numpy as np
 
 from checks.optimization.case import StepCase
 from checks.optimization.gradient_parts import StepTokens, clips_unseen, weights_are_right
+from checks.optimization.tokens import precision_of
 from checks.rules import SUMMATION_DEVIATIONS
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
 
@@ -23,16 +24,6 @@ def reference_loss(step: StepTokens) -> tuple[float, float] | None:
     errors = sum(float(batch.errors.sum()) for batch in step.batches) / step.count
     size = sum(float(np.abs(part).sum()) for part in losses) / step.count
     return mean, errors + SUMMATION_DEVIATIONS * math.sqrt(step.count) * _FLOAT32 * size
-
-
-def precision_of(values: Iterable[float]) -> float:
-    """Relative half distance between neighbours in the narrowest dtype that holds every value exactly."""
-    numbers = np.array(list(values), np.float64)
-    single = numbers.astype(np.float32)
-    if not (single == numbers).all():
-        return 0.0
-    narrow = (single.view(np.uint32) & np.uint32(0xFFFF)) == 0
-    return 2.0**-8 if narrow.all() else _FLOAT32
 
 
 def last_digit(value: float) -> float:

@@ -3,7 +3,7 @@
 A logit position t predicts token t + 1, so with ``aligned`` labels its target is ``labels[t + 1]``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,12 @@ class TokenBatch:
         """Supervised tokens."""
         return len(self.losses)
 
+    @property
+    def told_errors(self) -> np.ndarray:
+        """The bounds of the tokens that can tell their weight."""
+        told = self.weight_errors <= MAX_TOKEN_WEIGHT_ERROR
+        return self.weight_errors[told] if self.weights is not None else self.weight_errors[:0]
+
     def mean_weight(self) -> tuple[float, float, int] | None:
         """(mean weight, relative bound on its error, tokens) over the tokens that can tell."""
         if self.weights is None:
@@ -50,8 +56,7 @@ class TokenBatch:
         told = self.weight_errors <= MAX_TOKEN_WEIGHT_ERROR
         if not told.any():
             return None
-        errors = self.weight_errors[told]
-        return float(self.weights[told].mean()), mean_error(errors), int(told.sum())
+        return float(self.weights[told].mean()), mean_error(self.told_errors), int(told.sum())
 
 
 def mean_error(errors: np.ndarray) -> float:
@@ -61,6 +66,16 @@ def mean_error(errors: np.ndarray) -> float:
     """
     spread = SUMMATION_DEVIATIONS * np.sqrt((errors**2).mean() / len(errors))
     return float(min(errors.mean(), spread))
+
+
+def precision_of(values: Iterable[float]) -> float:
+    """Relative half distance between neighbours in the narrowest dtype that holds every value exactly."""
+    numbers = np.array(list(values), np.float64)
+    single = numbers.astype(np.float32)
+    if not (single == numbers).all():
+        return 0.0
+    narrow = (single.view(np.uint32) & np.uint32(0xFFFF)) == 0
+    return 2.0**-8 if narrow.all() else _FLOAT32
 
 
 def supervised_mask(record: StepTensors, number: int) -> np.ndarray | None:
@@ -82,13 +97,19 @@ def token_batches(case: StepCase, step: int) -> Iterator[TokenBatch]:
         line = next(each for each in case.ranks if each.rank == rank).line(step)
         for number in range(record.micro_batches()):
             described = line.micro_batches[number] if line and number < len(line.micro_batches) else None
-            dtype = described.logits_dtype if described else None
-            batch = _batch(case.recipe.label_smoothing, rank, record, number, dtype or "float32")
+            dtype = (described.logits_dtype if described else None) or "float32"
+            losses = [described.loss, described.differentiated] if described else []
+            narrow = precision_of(value for value in losses if value is not None) > _FLOAT32
+            units = FORMATS[_DTYPES.get(dtype, "F32")].roundoff, narrow
+            batch = _batch(case.recipe.label_smoothing, rank, record, number, units)
             if batch is not None:
                 yield batch
 
 
-def _batch(smoothing: float, rank: int, record: StepTensors, number: int, dtype: str) -> TokenBatch | None:
+def _batch(
+    smoothing: float, rank: int, record: StepTensors, number: int, units: tuple[float, bool]
+) -> TokenBatch | None:
+    """``units``: unit roundoff of the logits, and whether the loss was computed in their narrow dtype."""
     prefix = f"micro.{number}."
     mask = supervised_mask(record, number)
     if mask is None or any(prefix + name not in record.tensors for name in ("logprob", "logsumexp")):
@@ -100,8 +121,8 @@ def _batch(smoothing: float, rank: int, record: StepTensors, number: int, dtype:
             return None
         uniform = normalizer - record.array(prefix + "logit_mean")[mask]
         losses = (1 - smoothing) * losses + smoothing * uniform
-    unit = FORMATS[_DTYPES.get(dtype, "F32")].roundoff
-    narrow = unit if unit > _FLOAT32 else 0.0
+    unit = units[0]
+    narrow = unit if units[1] and unit > _FLOAT32 else 0.0
     # log(sum exp): the sum's relative error is the logarithm's absolute one; then one rounding of each term.
     errors = LOGIT_ROUNDING + (2 * _FLOAT32 + narrow) * (np.abs(normalizer) + np.abs(losses))
     weights = residuals = None
@@ -114,17 +135,18 @@ def _batch(smoothing: float, rank: int, record: StepTensors, number: int, dtype:
         outside = (float(beside.max()), int(row), int(token))
         residuals = record.array(prefix + "token_residual")[mask]
     return TokenBatch(
-        rank, number, losses, errors, weights, _weight_errors(logprob, unit), residuals, outside, unit
+        rank, number, losses, errors, weights, _weight_errors(logprob, unit, narrow), residuals, outside, unit
     )
 
 
-def _weight_errors(logprob: np.ndarray, unit: float) -> np.ndarray:
+def _weight_errors(logprob: np.ndarray, unit: float, narrow: float) -> np.ndarray:
     """Relative bound on a token's weight <g, d> / <d, d> with d = p - q.
 
-    Rounding moves p by at most LOGIT_ROUNDING + 2 units of the logits' dtype, relative (x |log x| <= 1), in the
-    framework's g and, at float32, in the recorder's d; |d| >= 1 - p(target); g is rounded once more.
+    Rounding moves p by at most LOGIT_ROUNDING and two units of float32, relative, in the framework's g and in the
+    recorder's d; where the loss itself was computed in a narrow dtype, log p is rounded to it and p with it: by
+    p (|log p| + 1) <= 1 unit. |d| >= 1 - p(target). g is rounded once more, to the logits' dtype.
     """
-    moved = 2 * LOGIT_ROUNDING + 2 * (unit if unit > _FLOAT32 else 2 * _FLOAT32)
+    moved = 2 * LOGIT_ROUNDING + 4 * _FLOAT32 + narrow
     away = -np.expm1(np.minimum(logprob, 0.0))
     with np.errstate(divide="ignore"):
         return np.asarray(unit + moved / away)

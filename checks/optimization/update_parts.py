@@ -65,7 +65,8 @@ def _judge(case: StepCase, step: int, shard: Shard, tally: _Tally) -> None:
     except Unjudgeable as reason:
         tally.update.append(_unjudged(step, shard, str(reason)))
         return
-    after = [name for name in shard.first.tensors if name.startswith(f"state.after.{shard.parameter}.")]
+    keys = shard.first.state_keys(shard.parameter, "after")
+    after = [f"state.after.{shard.parameter}.{key}" for key in keys]
     tally.update += replicas(shard, step, (f"after.{shard.parameter}",), "value")
     tally.state += replicas(shard, step, tuple(after), "optimizer state")
     tally.judged += 1

@@ -8,6 +8,7 @@ they are looked at.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -174,12 +175,17 @@ class StepTensors:
 
     def state_keys(self, parameter: str, when: str) -> list[str]:
         """Keys of a parameter's optimizer state ``before`` or ``after`` the step."""
-        prefix = f"state.{when}.{parameter}."
-        return [
-            name.removeprefix(prefix)
-            for name in self.tensors
-            if name.startswith(prefix) and "." not in name.removeprefix(prefix)
-        ]
+        return self._states.get(f"state.{when}.{parameter}", [])
+
+    @cached_property
+    def _states(self) -> dict[str, list[str]]:
+        """Keys by everything before the last dot of ``state.<when>.<parameter>.<key>``."""
+        found: dict[str, list[str]] = {}
+        for name in self.tensors:
+            if name.startswith("state."):
+                place, _, key = name.rpartition(".")
+                found.setdefault(place, []).append(key)
+        return found
 
     def _micro(self) -> Iterator[str]:
         return (name for name in self.tensors if name.startswith("micro."))

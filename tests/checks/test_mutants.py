@@ -14,6 +14,7 @@ from checks.verdict import Caught, Outcome, Part
 from tests.checks import loaded_runs, tiny_release
 from tests.checks.export_pairs import write_llama
 from tests.checks.test_image import Image
+from tests.checks.trained_runs import train_all
 
 
 def image_inputs(folder: Path) -> dict[str, Any]:
@@ -40,11 +41,16 @@ def load_inputs(folder: Path) -> dict[str, Any]:
     return {"run": loaded_runs.recorded(folder / "run", model, dtype="bfloat16"), "model": release}
 
 
+def optimizer_step_inputs(folder: Path) -> dict[str, Any]:
+    return {"run": train_all(folder, {"clean": {}})["clean"]}
+
+
 CLEAN: dict[str, Callable[[Path], dict[str, Any]]] = {
     "image": image_inputs,
     "data": data_inputs,
     "load": load_inputs,
     "export": export_inputs,
+    "optimizer_step": optimizer_step_inputs,
 }
 
 

@@ -16,6 +16,7 @@ from checks.verdict import Outcome, Verdict
 from plumbline_mcp.scan.example_release import build
 from plumbline_mcp.server import build_server
 from plumbline_mcp.workspace import Workspace
+from tests.checks.trained_runs import train_all
 from tests.plumbline_mcp.server.test_tools import ERAS
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +36,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "export" / "generation_config.json").unlink()
     rows = [{"input_ids": [5, 6, 7, 8], "labels": [-100, -100, 7, 8]} for _ in range(6)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train_all(folder, {"not-clipped": {"fault": "not_clipped"}})
     return folder
 
 
@@ -52,6 +54,7 @@ def arguments(files: Path) -> dict[str, dict[str, Any]]:
         },
         "export": {"original": str(files / "release"), "export": str(files / "export")},
         "image": {"python": sys.executable, "framework": "transformers"},
+        "optimizer_step": {"run": str(files / "not-clipped")},
     }
 
 
@@ -96,6 +99,8 @@ async def test_every_check_judges_real_files_and_its_verdict_is_stored(
     assert found["export"]["next"] == "mend the first problem, then check_export with the same arguments"
     codes = {(one["part"], one["code"]) for one in found["export"]["problems"] if one["outcome"] == "fail"}
     assert codes == {("generation_config", "file-missing")}
+    steps = {(one["part"], one["code"]) for one in found["optimizer_step"]["problems"]}
+    assert ("clip", "not-clipped") in steps
     stored = Workspace.open(tmp_path / "home", create=False)
     assert stored.verdict("export-0001").inputs["original"] == str(files / "release")
     assert stored.verify() == []

@@ -1,0 +1,171 @@
+"""Real trainings of one and two processes under the real recorder: clean ones pass, broken ones fail in place."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.check import evaluate
+from checks.optimization.parts import PARTS
+from checks.optimizer_step import CHECK, StepInputs
+from checks.verdict import Caught, Outcome, Verdict
+from tests.checks.trained_runs import train_all
+
+BF16: dict[str, Any] = {"dtype": "bfloat16", "bf16_in_place": True}
+LORA: dict[str, Any] = {"lora": {"r": 4, "alpha": 32}}
+MATRICES = ["embed_tokens*", "layers.0*", "layers.1.input*", "layers.1.up_proj.bias", "norm*"]
+CLEAN: dict[str, dict[str, Any]] = {
+    "adamw": {},
+    "adamw-fused": {"implementation": {"fused": True}},
+    "adamw-foreach": {"implementation": {"foreach": True}},
+    "adam": {"optimizer": "adam"},
+    "sgd": {"optimizer": "sgd", "weight_decay": 0.0, "learning_rate": 0.1},
+    "sgd-nesterov": {"optimizer": "sgd", "momentum": 0.9, "nesterov": True},
+    "adafactor": {"optimizer": "adafactor"},
+    "torch-adafactor": {"optimizer": "torch-adafactor"},
+    "muon": {"optimizer": "muon", "frozen": MATRICES},
+    "autocast": {"autocast": "bfloat16"},
+    "float64": {"dtype": "float64"},
+    "bf16": {**BF16, "learning_rate": 1e-5},
+    "bf16-fused": {**BF16, "implementation": {"fused": True}},
+    "bf16-sgd": {**BF16, "optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.1},
+    "bf16-adafactor": {**BF16, "optimizer": "adafactor"},
+    "bf16-torch-adafactor": {**BF16, "optimizer": "torch-adafactor"},
+    "smoothed": {"label_smoothing": 0.1},
+    "cosine": {"schedule": "cosine", "warmup_steps": 1, "steps": 5, "record_steps": [2, 4]},
+    "lora": LORA,
+    "frozen": {"frozen": ["layers.0*", "embed_tokens*"]},
+    "unclipped": {"max_grad_norm": 0.0},
+    "sampled": {"sample_elements": 100},
+    "one-micro-batch": {"accumulation": 1},
+}
+CLEAN_PAIRS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "ddp-bf16": BF16,
+    "ddp-autocast": {"autocast": "bfloat16", "accumulation": 4},
+    "ddp-lora": LORA,
+    "fsdp2": {"layout": "fsdp2", "max_grad_norm": 0.5},
+    "fsdp2-bf16-sampled": {"layout": "fsdp2", "sample_elements": 64, **BF16},
+}
+BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
+    "mean-of-means": ({"fault": "mean_of_means"}, "weights", "token-weights-differ"),
+    "times-accumulation": ({"fault": "times_accumulation"}, "weights", "loss-scale-differs"),
+    "micro-batch-lost": ({"fault": "last_micro_batch_lost"}, "weights", "loss-scale-differs"),
+    "no-zero-grad": ({"fault": "no_zero_grad"}, "gradient", "contribution-lost"),
+    "decay-on-norms": ({"fault": "decay_on_norms"}, "groups", "decay-differs"),
+    "skipped-group": ({"fault": "skipped_group"}, "groups", "not-held"),
+    "coupled-decay": ({"fault": "coupled_decay"}, "update", "update-differs"),
+    "stale-optimizer": ({"fault": "stale"}, "groups", "stale-parameter"),
+    "frozen-trained": (
+        {"fault": "frozen_trained", "frozen": ["layers.0*"]}, "groups", "trained-though-frozen",
+    ),
+    "not-clipped": ({"fault": "not_clipped"}, "clip", "not-clipped"),
+    "smoothing-left-out": (
+        {"fault": "smoothing_left_out", "label_smoothing": 0.1}, "weights", "not-cross-entropy",
+    ),
+    "all-masked": ({"fault": "all_masked"}, "supervision", "nothing-supervised"),
+    "logged-doubled": ({"fault": "logged_doubled"}, "loss", "logged-loss-differs"),
+    "adapter-scaling": ({"fault": "adapter_scaling", **LORA}, "adapters", "scaling-differs"),
+    "bf16-undeclared": ({"dtype": "bfloat16", "learning_rate": 1e-5}, "lost_updates", "updates-lost"),
+}  # fmt: skip
+BROKEN_PAIRS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "mean-per-rank": ({"fault": "mean_per_rank"}, "weights", "token-weights-differ"),
+    "pair-mean-of-means": ({"fault": "mean_of_means"}, "weights", "token-weights-differ"),
+    "pair-times-accumulation": ({"fault": "times_accumulation"}, "weights", "loss-scale-differs"),
+    "unsynchronised": ({"fault": "unsynchronised"}, "gradient", "contribution-lost"),
+    "no-sync-off-by-one": ({"fault": "no_sync_off_by_one"}, "gradient", "contribution-lost"),
+    "schedule-per-rank": (
+        {"fault": "schedule_per_rank", "steps": 4, "record_steps": [2, 3]}, "schedule", "learning-rate-differs",
+    ),
+    "local-norm": (
+        {"fault": "local_norm", "layout": "fsdp2", "max_grad_norm": 0.5}, "clip", "norm-differs",
+    ),
+}  # fmt: skip
+INJECTED_IN_A_PAIR = {"mean per rank", "a rank not synchronised", "mean of micro-batch means"}
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    broken = {name: changes for name, (changes, _, _) in BROKEN.items()}
+    return train_all(tmp_path_factory.mktemp("single"), CLEAN | broken)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    broken = {name: changes for name, (changes, _, _) in BROKEN_PAIRS.items()}
+    return train_all(tmp_path_factory.mktemp("pairs"), CLEAN_PAIRS | broken, 2)
+
+
+def judged(run: Path) -> Verdict:
+    return evaluate(CHECK, StepInputs(run=run))
+
+
+def codes(verdict: Verdict) -> set[tuple[str, str]]:
+    return {(part, problem.code) for part, problem in verdict.problems() if problem.outcome is Outcome.FAIL}
+
+
+def described(verdict: Verdict) -> str:
+    problems = "\n".join(f"{part} {problem}" for part, problem in verdict.problems()[:6])
+    return f"{verdict.reason}\n{problems}\n{verdict.injected}"
+
+
+def assert_clean(verdict: Verdict) -> None:
+    assert verdict.outcome is Outcome.PASS, described(verdict)
+    assert Caught.MISSED not in {each.result for each in verdict.injected}, described(verdict)
+    assert [part.name for part in verdict.parts] == list(PARTS)
+    assert sum(each.result is Caught.CAUGHT for each in verdict.injected) >= 6
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_clean_training_passes(single: dict[str, Path], name: str) -> None:
+    assert_clean(judged(single[name]))
+
+
+@pytest.mark.parametrize("name", CLEAN_PAIRS)
+def test_a_clean_training_of_two_ranks_passes(pairs: dict[str, Path], name: str) -> None:
+    verdict = judged(pairs[name])
+    assert_clean(verdict)
+    caught = {each.fault for each in verdict.injected if each.result is Caught.CAUGHT}
+    wanted = INJECTED_IN_A_PAIR - ({"a rank not synchronised"} if "fsdp2" in name else set())
+    assert wanted <= caught
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_training_fails_where_it_is_broken(single: dict[str, Path], name: str) -> None:
+    _, part, code = BROKEN[name]
+    verdict = judged(single[name])
+    assert verdict.outcome is Outcome.FAIL, described(verdict)
+    assert (part, code) in codes(verdict), described(verdict)
+    assert verdict.reason.startswith(f"{part}: "), described(verdict)
+
+
+@pytest.mark.parametrize("name", BROKEN_PAIRS)
+def test_a_broken_training_of_two_ranks_fails_where_it_is_broken(pairs: dict[str, Path], name: str) -> None:
+    _, part, code = BROKEN_PAIRS[name]
+    verdict = judged(pairs[name])
+    assert verdict.outcome is Outcome.FAIL, described(verdict)
+    assert (part, code) in codes(verdict), described(verdict)
+    assert verdict.reason.startswith(f"{part}: "), described(verdict)
+
+
+def test_two_ranks_that_train_alone_are_told_apart_tensor_by_tensor(pairs: dict[str, Path]) -> None:
+    found = codes(judged(pairs["unsynchronised"]))
+    assert {("gradient", "replicas-differ"), ("update", "replicas-differ")} <= found
+
+
+def test_declared_bf16_in_place_is_reported_as_a_departure(single: dict[str, Path]) -> None:
+    part = next(part for part in judged(single["bf16"]).parts if part.name == "lost_updates")
+    assert part.outcome is Outcome.PASS
+    assert "updates were lost to rounding" in part.notes[0]
+    assert isinstance(part.measurements[0].value, float)
+    assert part.measurements[0].value > 0.5
+
+
+def test_a_clean_training_uses_little_of_each_bound_and_faults_are_far_outside(single: dict[str, Path]) -> None:
+    def gradient(name: str) -> float:
+        part = next(part for part in judged(single[name]).parts if part.name == "gradient")
+        return max(float(m.value or 0) / float(m.bound or 1) for m in part.measurements)
+
+    assert gradient("adamw") < 0.25
+    assert gradient("bf16") < 0.5
+    assert gradient("no-zero-grad") > 1000
