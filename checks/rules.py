@@ -38,8 +38,8 @@ MAX_ROWS = 4_000_000
 MAX_TOKENS = 2**29
 """Tokens of a dump or of the reference held in memory (int32: 2 GiB each for ids and labels)."""
 MAX_MODEL_RECORDS = 4_000_000
-"""Lines of one rank's model.jsonl or fills.jsonl. Source: the largest mixtures of experts have 100,000 tensors
-expert by expert; a run records them at a handful of moments.
+"""Lines of one rank's model.jsonl or fills.jsonl. Source: the largest mixtures of experts have 100,000
+tensors expert by expert; a run records them at a handful of moments.
 """
 CLEAN_ROW_TRIES = 64
 """Rows tried when looking for a clean one to inject faults into; it changes no judgement of the input."""
@@ -105,9 +105,10 @@ Source: hashing costs more than comparing; the tensors themselves are compared b
 BUFFER_ULPS = 4
 """Units in the last place between a computed buffer (rotary frequencies) and the reference's.
 
-Derivation: 1 / base^(2i/d) is one power and one division; vectorised powers are within 1 unit (SLEEF, u10) and
-the division rounds within half a unit, on each of the two sides: 3 units, and one for the scaled variants'
-product. Frequencies of another base, or half of the dimensions, are off by percents.
+Derivation: 1 / base^(2i/d) is one power and one division; vectorised powers are within 1 unit (SLEEF, u10)
+and the division rounds within half a unit, on each of the two sides: 3 units, and one for the scaled
+variants' product. Where float32 is rounded to 16 bits afterwards, the two are at most one unit of that apart.
+Frequencies of another base, or of half the dimensions, are off by percents.
 """
 
 # --- image: limits of the probe (never how it is judged) ----------------------------------------------------

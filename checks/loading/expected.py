@@ -104,13 +104,15 @@ def read_release(
         found = groups(checkpoint.tensors, config)
     except Unreadable as error:
         raise Inconclusive(f"the release cannot be decoded: {error}") from error
-    found = {name: group for name, group in found.items() if not _stays_encoded(group, checkpoint, recorded)}
-    scales = {group.scale for group in found.values()}
-    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in scales}
+    encoded_names = _stay_encoded(found, checkpoint, recorded)
+    found = {name: group for name, group in found.items() if name not in encoded_names}
+    apart = encoded_names | {group.scale for group in found.values()}
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in apart}
     stated = recipe or stated_dtype(config)
     kept = kept_in(names, model_type, version, stated or "")
     makers = _Makers(checkpoint.tensors, found, config, recipe, stated, tuple(kept))
     made = arrange(names, tensors, model_type, version)
+    made |= {name: Made(name, ((name,),)) for name in encoded_names}
     expected = {name: makers.expected(entry) for name, entry in made.items()}
     unbuilt = _unbuilt(expected, config)
     pair = _pair(checkpoint, names, model_type, version)
@@ -225,10 +227,15 @@ def _matches(kept: Kept, name: str) -> bool:
     return any(compiled(pattern).fullmatch(name) for pattern in kept.parameters)
 
 
-def _stays_encoded(group: Group, checkpoint: Checkpoint, recorded: Mapping[str, str]) -> bool:
-    """Whether the model holds the codes and scales themselves under the release's names and dtypes."""
-    sides = (group.main, group.scale)
-    return all(recorded.get(name) == checkpoint.tensors[name].dtype for name in sides)
+def _stay_encoded(
+    found: Mapping[str, Group], checkpoint: Checkpoint, recorded: Mapping[str, str]
+) -> set[str]:
+    """Codes and scales that the model holds themselves, under the release's names and in its dtypes."""
+    pairs = ((group.main, group.scale) for group in found.values())
+    held = (
+        pair for pair in pairs if all(recorded.get(name) == checkpoint.tensors[name].dtype for name in pair)
+    )
+    return {name for pair in held for name in pair}
 
 
 def stated_dtype(config: Mapping[str, Any]) -> str | None:

@@ -24,7 +24,8 @@ def not_applicable(name: str, reason: str) -> Part:
 
 def ranks_part(case: LoadCase) -> Part:
     """Every rank ended well and left records."""
-    coverage = Coverage(judged=len(case.ranks), total=case.world_size, unit="ranks")
+    judged = sum(bool(rank.at(case.moment)) for rank in case.ranks)
+    coverage = Coverage(judged=judged, total=case.world_size, unit="ranks")
     return part_of("ranks", case.rank_problems, coverage=coverage, limit=MAX_PROBLEMS_LISTED)
 
 
@@ -364,7 +365,7 @@ def replicas_part(case: LoadCase) -> Part:
     if case.world_size == 1:
         return not_applicable("replicas", "there is one rank")
     problems, judged, total = list[Problem](), 0, 0
-    present = {rank.rank for rank in case.ranks}
+    present = {rank.rank for rank in case.ranks if rank.at(case.moment)}
     for name, held in sorted(case.holders(case.moment).items()):
         total += 1
         absent = present - {entry.rank for entry in held}

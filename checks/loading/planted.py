@@ -260,7 +260,7 @@ def buffer_overwritten(case: LoadCase) -> LoadCase:
         raise NotApplicable("the model computes no buffer, or the reference does not know it")
     changed: dict[tuple[int, str, str], Recorded | None] = {}
     for entry in case.holders(case.moment)[name]:
-        data = encoded(case.computed[name][1] * 1.5, FORMATS[entry.dtype])
+        data = encoded(np.atleast_1d(case.computed[name][1]) * 1.5, FORMATS[entry.dtype])
         changed[entry.rank, case.moment, name] = recorded(entry, data)
     return case.with_recorded(changed)
 

@@ -1,6 +1,6 @@
 """The values of every loaded tensor, rank by rank, held against the release's; differences are named."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from checks.errors import Inconclusive
@@ -37,12 +37,11 @@ class ValuesFound:
 
 @dataclass
 class _Suspect:
-    """A tensor with a box whose digest is not the expected one on some rank."""
+    """A tensor with parts whose digest is not the expected one: each box with what a rank holds of it."""
 
     expected: Expected
-    box: Box
     held: list[Recorded]
-    wrong: list[Recorded]
+    wrong: list[tuple[Box, Recorded]]
 
 
 def compare_values_of(case: LoadCase, tell: Tell) -> ValuesFound:
@@ -52,9 +51,11 @@ def compare_values_of(case: LoadCase, tell: Tell) -> ValuesFound:
     for expected, held in case.pairs():
         found.total += 1
         try:
-            suspects += _suspects(case, expected, held, digests, found)
+            wrong = _wrong(case, expected, held, digests, found)
         except Unreadable as error:
             raise Inconclusive(f"a file of the release changed while it was read: {error}") from error
+        if wrong:
+            suspects.append(_Suspect(expected, held, wrong))
         tell(expected.size, expected.name)
     for suspect in suspects:
         difference = _named(suspect, digests, found)
@@ -64,13 +65,15 @@ def compare_values_of(case: LoadCase, tell: Tell) -> ValuesFound:
     return found
 
 
-def _suspects(
+def _wrong(
     case: LoadCase, expected: Expected, held: list[Recorded], digests: Digests, found: ValuesFound
-) -> Iterator[_Suspect]:
+) -> list[tuple[Box, Recorded]]:
+    """The parts of a tensor that are not as expected; what is still filled is reported elsewhere."""
     undecided = _undecided(expected, held)
     if undecided:
         found.problems.append(undecided)
-        return
+        return []
+    wrong = []
     boxes = distinct_boxes(held)
     found.judged += 1
     found.elements += expected.size
@@ -80,13 +83,12 @@ def _suspects(
             if entry.dtype not in wanted:
                 wanted[entry.dtype] = expected_digest(expected, entry.dtype, box)
                 digests.add(entry.dtype, box, wanted[entry.dtype], expected.name)
-        wrong = [entry for entry in holders if entry.line.sha256 != wanted[entry.dtype]]
-        wrong = [entry for entry in wrong if not still_filled(entry)]
-        if wrong:
-            yield _Suspect(expected, box, held, wrong)
+        unequal = (entry for entry in holders if entry.line.sha256 != wanted[entry.dtype])
+        wrong += [(box, entry) for entry in unequal if not still_filled(entry)]
     uncovered = _uncovered(case, expected, boxes)
     if uncovered:
         found.problems.append(uncovered)
+    return wrong
 
 
 def _undecided(expected: Expected, held: list[Recorded]) -> Problem | None:
@@ -127,14 +129,15 @@ def _uncovered(case: LoadCase, expected: Expected, boxes: dict[Box, list[Recorde
     size = sum(box.size for box in boxes)
     if size == expected.size:
         return None
-    missing = len(case.ranks) < case.world_size
+    recorded = sum(bool(rank.at(case.moment)) for rank in case.ranks)
+    missing = recorded < case.world_size
     return Problem(
         code="shards-incomplete",
         outcome=Outcome.INCONCLUSIVE if missing else Outcome.FAIL,
         message=(
             f"{expected.name}: the ranks' shards hold {size:,} elements together, the tensor has"
             f" {expected.size:,}"
-            + (f" ({len(case.ranks)} of {case.world_size} ranks left records)" if missing else "")
+            + (f" ({recorded} of {case.world_size} ranks left records)" if missing else "")
         ),
         place=Place(tensor=expected.name),
         expected=f"{expected.size:,}",
@@ -145,30 +148,31 @@ def _uncovered(case: LoadCase, expected: Expected, boxes: dict[Box, list[Recorde
 
 def _named(suspect: _Suspect, digests: Digests, found: ValuesFound) -> Difference | None:
     """What happened to a tensor; None where it holds the other right way of rounding."""
-    expected, entry = suspect.expected, suspect.wrong[0]
-    if expected.exact is not None and entry.dtype in FORMATS:
-        exact = expected_digest(expected, entry.dtype, suspect.box, expected.exact)
-        if all(each.line.sha256 == exact for each in suspect.wrong):
-            return None
-    elsewhere = same_elsewhere(digests, expected, suspect.box, entry)
+    expected, (box, entry) = suspect.expected, suspect.wrong[0]
+    if expected.exact is not None and all(
+        each.line.sha256 == expected_digest(expected, each.dtype, part, expected.exact)
+        for part, each in suspect.wrong
+    ):
+        return None
+    elsewhere = same_elsewhere(digests, expected, box, entry)
     if elsewhere is not None:
         return elsewhere
     whole = Assembled.of(_wrong_first(suspect))
     if whole is not None and whole.shape == expected.shape:
         return named_from_values(expected, whole)
     found.named_from_samples += 1
-    return named_from_digests(expected, suspect.box, entry)
+    return named_from_digests(expected, box, entry)
 
 
 def _wrong_first(suspect: _Suspect) -> list[Recorded]:
     """What the ranks hold, those of other boxes after the wrong ones: a right replica must not stand in."""
-    wrong = {entry.rank for entry in suspect.wrong}
+    wrong = {entry.rank for _, entry in suspect.wrong}
     return sorted(suspect.held, key=lambda entry: entry.rank not in wrong)
 
 
 def _problem(case: LoadCase, suspect: _Suspect, difference: Difference) -> Problem:
     expected, name = suspect.expected, suspect.expected.name
-    ranks = sorted({entry.rank for entry in suspect.wrong})
+    ranks = sorted({entry.rank for _, entry in suspect.wrong})
     everywhere = len(ranks) == len({entry.rank for entry in suspect.held})
     only = "" if everywhere or len(case.ranks) == 1 else f" (on rank {', '.join(map(str, ranks[:8]))} only)"
     sources = expected.made.tensors

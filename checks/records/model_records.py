@@ -13,15 +13,15 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from checks.errors import Inconclusive
-from checks.records.runs import RunFolder
+from checks.records.runs import RunFolder, read_json
 from checks.references.checkpoints.header import Header, Unreadable, read_header
 from checks.references.checkpoints.tensors import FileSource, Tensor
 from checks.rules import MAX_LINE_BYTES, MAX_MODEL_RECORDS
 from checks.verdict import Frozen
 
 TENSORS_FORMAT = "plumbline-tensors"
-MARK = "recorder-failed.json"
-"""Left in a rank's folder by a recorder that could not record: the rank ran, its records prove nothing."""
+MARK, STATE = "recorder-failed.json", "recorder.json"
+"""Left in a rank's folder by a recorder that could not record; what says ``complete`` of one that did."""
 DTYPES = {
     "float64": "F64",
     "float32": "F32",
@@ -45,6 +45,7 @@ DTYPES = {
 }
 """torch's names of dtypes to those of the safetensors format."""
 
+_MAX_STATE = 2**20
 _Naturals = tuple[int, ...]
 
 
@@ -135,15 +136,21 @@ class RankModel:
 
 
 def read_models(run: RunFolder) -> list[RankModel]:
-    """Every rank that recorded anything, by rank. Raises `Inconclusive` when a record does not hold."""
-    return [_rank(run, folder) for folder in run.rank_folders()]
+    """Every rank that recorded anything, by rank. Raises `Inconclusive` when a record does not hold.
+
+    Of a rank that died, or whose recorder failed, nothing is read: its records may end anywhere.
+    """
+    clean = {ended.rank for ended in run.exits() if ended.clean}
+    return [_rank(run, folder, clean) for folder in run.rank_folders()]
 
 
-def _rank(run: RunFolder, folder: str) -> RankModel:
+def _rank(run: RunFolder, folder: str, clean: set[int]) -> RankModel:
     digits = folder.rpartition("-")[2]
     if not digits.isdecimal():
         raise Inconclusive(f"run {run.job.run_id}: {folder} is no rank's folder")
-    rank, failed = int(digits), _mark(run, f"{folder}/{MARK}")
+    rank, failed = int(digits), _mark(run, folder)
+    if failed or rank not in clean:
+        return RankModel(rank, {}, (), failed)
     moments: dict[str, dict[str, Recorded]] = {}
     for raw in _lines(run, f"{folder}/model.jsonl"):
         line = _validated(run, f"{folder}/model.jsonl", ModelLine, raw)
@@ -165,22 +172,17 @@ def _rank(run: RunFolder, folder: str) -> RankModel:
     return RankModel(rank, moments, fills, failed)
 
 
-def _mark(run: RunFolder, name: str) -> str:
-    """Why the recorder failed, as the mark says; empty where there is none. Untrusted text, clipped."""
-    if name not in run.manifest:
-        return ""
-    with run.verified(name).open("rb") as file:
-        raw = file.read(4096)
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
-        value = {}
-    text = (
-        " ".join(str(value[key]) for key in ("what", "why", "error", "reason") if key in value)
-        if isinstance(value, dict)
-        else ""
-    )
-    return (text or "it left no reason")[:300]
+def _mark(run: RunFolder, folder: str) -> str:
+    """Why a recorder's records prove nothing, empty where it was closed in good health; untrusted text."""
+    if f"{folder}/{MARK}" in run.manifest:
+        mark = read_json(run.verified(f"{folder}/{MARK}"), _MAX_STATE)
+        told = [str(mark[key]) for key in ("what", "why") if key in mark] if isinstance(mark, dict) else []
+        return ": ".join(told)[:300] or "it left no reason"
+    if f"{folder}/{STATE}" not in run.manifest:
+        return f"it left no {STATE}"
+    about = read_json(run.verified(f"{folder}/{STATE}"), _MAX_STATE)
+    state = about.get("state") if isinstance(about, dict) else None
+    return "" if state == "complete" else f"{STATE} says {str(state)[:40]!r}, not that it recorded everything"
 
 
 def _lines(run: RunFolder, name: str) -> Iterator[Any]:

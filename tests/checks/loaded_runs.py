@@ -43,6 +43,7 @@ class RunWriter:
         for rank in range(world_size):
             self.exit(rank)
             self.environment(rank)
+            self.write(f"records/rank-{rank:05d}/recorder.json", json.dumps({"state": "complete"}))
 
     def write(self, name: str, text: str) -> None:
         path = self.folder / name
