@@ -171,7 +171,7 @@ def test_the_pack_that_was_followed_is_in_the_verdict(release: Path, tmp_path: P
         assert verdict.reference_shares_code
         assert verdict.settings["pack_digest"] == load_pack(framework).digest
         held = {Path(item.path).name for item in verdict.evidence if item.role == "connection pack"}
-        assert held == {"pack.toml", "settings.toml"}
+        assert held == {"names.toml", "pack.toml", "settings.toml"}
     about = pack / "pack.toml"
     text = about.read_text().replace('distributions = ["transformers"]', 'distributions = ["other"]')
     about.write_text(text.replace('module = "transformers"', 'module = "other"'))
