@@ -2,9 +2,10 @@
 
 A subject is a check on inputs of the same roles: the same paths with the same content, as far as both
 verdicts hold digests of it, and the same options of the check. What is judged may change: a run stands for
-its procedure, its framework and its job's inputs, whatever its settings were, because a job is mended by its
-settings as often as by its code; a change of settings is told beside the earlier verdict. Rows or an export
-outside a run are known by their path alone. A newer verdict that decided nothing replaces no failure.
+its procedure, its framework, its job's inputs and its settings, so a job that was run again with other code
+or in another environment replaces the earlier one. Another setting is another configuration: its failure
+stays until it is judged again under that very setting. Rows or an export outside a run are known by their
+path alone. A newer verdict that decided nothing replaces no failure.
 """
 
 import json
@@ -77,9 +78,9 @@ def _key(stored: StoredVerdict, jobs: Mapping[str, Job]) -> str:
 
 
 def _identity(value: object, jobs: Mapping[str, Job]) -> object:
-    """An input; of a run what its job did and to what."""
+    """An input; of a run what its job did, to what and under which settings."""
     job = jobs.get(value) if isinstance(value, str) else None
-    return value if job is None else {"run": [job.procedure, job.framework, job.inputs]}
+    return value if job is None else {"run": [job.procedure, job.framework, job.inputs, job.settings]}
 
 
 def _content(stored: StoredVerdict, jobs: Mapping[str, Job]) -> Content:

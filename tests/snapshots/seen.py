@@ -38,9 +38,10 @@ def _plain(model: Any) -> dict[str, Any]:
 
 
 def write() -> None:
-    """Replace the folder's files."""
+    """Replace the folder's files, once all of them could be made."""
+    files = seen()
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.json"):
         old.unlink()
-    for name, text in seen().items():
+    for name, text in files.items():
         (FOLDER / name).write_text(text)

@@ -15,11 +15,12 @@ from tests.plumbline_mcp.report.test_subjects import stored
 FAIL, PASS = Outcome.FAIL, Outcome.PASS
 RUNS = "/home/runs/"
 JOBS = {
-    RUNS + "rows-0001": {"settings": {"packing": "wrapped"}},
-    RUNS + "rows-0002": {"settings": {"packing": "none"}},
+    RUNS + "rows-0001": {"settings": {"packing": "none"}, "interpreter": "/old/bin/python"},
+    RUNS + "rows-0002": {"settings": {"packing": "none"}, "interpreter": "/new/bin/python"},
     RUNS + "rows-0003": {"inputs": {"model": "/m/tiny", "workload": "/w/other.jsonl"}},
     RUNS + "rows-0004": {"framework": "other"},
     RUNS + "rows-0005": {"procedure": "dry_run"},
+    RUNS + "rows-0007": {"settings": {"packing": "wrapped"}},
 }
 
 
@@ -60,8 +61,8 @@ def test_a_rerun_of_a_mended_job_takes_the_place_of_its_failure() -> None:
     }
 
 
-@pytest.mark.parametrize("other", ["rows-0003", "rows-0004", "rows-0005", "rows-0006"])
-def test_a_run_on_other_inputs_of_another_framework_or_procedure_hides_no_failure(other: str) -> None:
+@pytest.mark.parametrize("other", ["rows-0003", "rows-0004", "rows-0005", "rows-0006", "rows-0007"])
+def test_a_run_of_another_configuration_hides_no_failure(other: str) -> None:
     failed, passed = stored(1, RUNS + "rows-0001", FAIL), stored(2, RUNS + other)
     assert counted(failed, passed) == {"data-0001": [], "data-0002": []}
 
