@@ -112,6 +112,11 @@ def write_run(workspace: Workspace, recorded: dict[str, object] | None = None) -
         "logs/rank-00000.err": "first line\n" + HOSTILE + "\n",
         "exit/rank-00000.json": json.dumps({"rank": 0, "code": 0}),
         "records/rank-00000/environment.json": json.dumps(environment),
+        "records/rank-00000/steps.jsonl": "".join(f"{json.dumps(step_line(n))}\n" for n in range(1, 81)),
+        "records/rank-00000/events.jsonl": json.dumps(
+            {"event": "logged", "step": 1, "values": {"loss": 2.5, HOSTILE: 1, "grad_norm": "nan"}}
+        )
+        + "\n",
         **{f"output/step-{n:04d}.txt": str(n) for n in range(600)},
     }
     for name, text in files.items():
@@ -119,9 +124,29 @@ def write_run(workspace: Workspace, recorded: dict[str, object] | None = None) -
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     write_rows(folder / "records" / "rank-00000" / "rows-0-000.safetensors")
+    step = {
+        "grad.used.w": np.array([3, 4], dtype=np.float32),
+        "micro.0.labels": np.array([1], dtype=np.int64),
+    }
+    about = {"format": "plumbline-step", "version": "1", "rank": "0", "step": "2"}
+    save_file(step, folder / "records" / "rank-00000" / "step-000002.safetensors", about)
     save_file({"exported": np.array([1, 2], dtype=np.int8)}, folder / "output" / "model.safetensors")
     workspace.seal_run(run_id, seal(folder))
     return run_id
+
+
+def step_line(step: int) -> dict[str, object]:
+    """A step with more micro-batches and groups than a page shows."""
+    return {
+        "step": step,
+        "optimizer": {"class": HOSTILE, "number": 0},
+        "micro_batches": [{"rows": 2, "tokens": 64, "supervised": 8, "loss": 2.5, "differentiated": 1.25}]
+        * 70,
+        "groups": [{"params": [HOSTILE, "w"], "lr": 1e-3, "weight_decay": 0.1, "betas": [0.9, 0.99]}] * 40,
+        "clip": {"max_norm": 1.0, "norm_type": 2.0, "returned": 5.0},
+        "gradient_squares_raw": {"w": 25.0},
+        "gradient_squares_used": {"w": 1.0},
+    }
 
 
 def write_rows(path: Path, sequences: int = 3) -> None:

@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from approvals.visible import visible_line
 from checks.check import Progress
 from checks.errors import BadInput
@@ -17,10 +19,13 @@ from plumbline_mcp.server.reading.sealed import files_below, sealed_run_of, veri
 
 _NAME_LIMIT = 300
 _WEIGHTS = "*.safetensors*"
+_NORM_BYTES = 2**28
+"""Of the tensors of one page: the norms of those beyond are left out."""
+_NORM_CHUNK = 2**22
 
 
 def list_tensors(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """``payload``: path, run, manifest_sha256, contains, skip, limit.
+    """``payload``: path, run, manifest_sha256, contains, norms, skip, limit.
 
     Returns ``total`` and the ``tensors`` from ``skip`` on; of a run every file that is read was verified.
     """
@@ -35,8 +40,36 @@ def list_tensors(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
     return {
         "total": len(found),
         "bytes": sum(tensors[name].nbytes for name in found),
-        "tensors": [_described(tensors[name]) for name in chosen],
+        "tensors": [
+            _described(tensors[name]) | norm
+            for name, norm in zip(chosen, _norms(tensors, chosen, payload["norms"], progress), strict=True)
+        ],
     }
+
+
+def _norms(
+    tensors: dict[str, Tensor], names: list[str], wanted: bool, progress: Progress
+) -> list[dict[str, float | str | None]]:
+    """The norm of each float tensor, as long as their bytes together stay within the limit."""
+    left = _NORM_BYTES if wanted else 0
+    found: list[dict[str, float | str | None]] = []
+    for number, name in enumerate(names):
+        tensor = tensors[name]
+        left -= tensor.nbytes
+        told = wanted and left >= 0 and tensor.format.is_float and not tensor.format.bits % 8
+        if told:
+            progress(number, len(names), "summing squares")
+        found.append({"norm": _number(_norm(tensor))} if told else {})
+    return found
+
+
+def _norm(tensor: Tensor) -> float:
+    """The 2-norm in float64."""
+    squares = 0.0
+    for first in range(0, tensor.size, _NORM_CHUNK):
+        codes = tensor.codes(first, min(tensor.size, first + _NORM_CHUNK))
+        squares += float(np.square(decode(codes, tensor.format).astype(np.float64)).sum())
+    return math.sqrt(squares)
 
 
 def read_tensor(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:

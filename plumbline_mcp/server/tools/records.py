@@ -13,6 +13,7 @@ from plumbline_mcp.server import cursors
 from plumbline_mcp.server.links import LINKS, file_link
 from plumbline_mcp.server.located import known_run, open_inside, sealed_run
 from plumbline_mcp.server.tools.rows import add_rows
+from plumbline_mcp.server.tools.steps import add_steps
 from plumbline_mcp.server.toolset import Linked, Toolset
 from plumbline_mcp.server.views import RESULT_LIMIT, Page, View, line, size, take, texts
 
@@ -135,6 +136,7 @@ def add_tools(toolset: Toolset) -> None:
     toolset.add(manifest_read, Manifest, title="Read a run's manifest")
     toolset.add(environment_read, Environment, title="Read a run's environment")
     add_rows(toolset)
+    add_steps(toolset)
 
 
 def _run_list(toolset: Toolset, state: str | None, cursor: str | None) -> RunList:

@@ -25,6 +25,7 @@ class TensorView(View):
     shape: tuple[int, ...]
     bytes: int
     untrusted_file: str
+    norm: float | str | None = Field(None, description="2-norm in float64; only with `norms`, of floats")
 
 
 class TensorPage(Page):
@@ -45,9 +46,11 @@ def add_tools(toolset: Toolset) -> None:
     async def tensors_read(
         ctx: Context,
         path: Annotated[
-            str, Field(description="checkpoint folder, safetensors file, or id of an export run")
+            str,
+            Field(description="checkpoint folder, safetensors file (of a run too), or id of an export run"),
         ],
         contains: Annotated[str, Field(description="list only names that contain this")] = "",
+        norms: Annotated[bool, Field(description="also the 2-norm of each listed tensor")] = False,
         tensor: Annotated[str | None, Field(description="read this one's values and digest instead")] = None,
         first: Annotated[int, Field(ge=0, description="first element, row-major")] = 0,
         count: Annotated[int, Field(ge=1, le=_MOST_VALUES, description="how many elements")] = 64,
@@ -61,7 +64,7 @@ def add_tools(toolset: Toolset) -> None:
         place = readable(toolset, path)
         async with reported(ctx) as progress:
             if tensor is None:
-                return await _listed(place, contains, cursor, progress)
+                return await _listed(place, contains, norms, cursor, progress)
             from plumbline_mcp import workers
 
             answer = await workers.call(
@@ -75,10 +78,12 @@ def add_tools(toolset: Toolset) -> None:
     toolset.add(tensors_read, TensorPage, title="Read tensors")
 
 
-async def _listed(place: dict[str, Any], contains: str, cursor: str | None, progress: Progress) -> TensorPage:
+async def _listed(
+    place: dict[str, Any], contains: str, norms: bool, cursor: str | None, progress: Progress
+) -> TensorPage:
     from plumbline_mcp import workers
 
-    arguments = {"path": place["path"], "contains": contains}
+    arguments = {"path": place["path"], "contains": contains, "norms": norms}
     skip = cursors.offset(cursor, "tensors_read", arguments)
     answer = await workers.call(
         "plumbline_mcp.server.reading.tensors:list_tensors",

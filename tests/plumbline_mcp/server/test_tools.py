@@ -42,13 +42,19 @@ def calls(sample: Sample) -> dict[str, list[dict[str, Any]]]:
         "verdict_show": [{"verdict_id": sample.verdict}, {"verdict_id": sample.failing, "part": "labels"}],
         "run_list": [{}, {"state": "sealed"}],
         "run_show": [{"run_id": sample.run}],
+        "job_list": [{}],
+        "job_status": [{"run_id": sample.run}],
+        "job_logs": [{"run_id": sample.run}, {"run_id": sample.run, "offset": 0}],
+        "job_cancel": [{"run_id": sample.run}, {"run_id": sample.run, "grace_s": 1}],
         "manifest_read": [{"run_id": sample.run}, {"run_id": sample.run, "prefix": "records/"}],
         "environment_read": [{"run_id": sample.run}, {"run_id": sample.run, "contains": "package-44"}],
         "rows_read": [{"rows": str(sample.dump), "count": 20}, {"rows": sample.run, "token": 3, "window": 1}],
         "tensors_read": [
             {"path": str(sample.checkpoint)},
             {"path": str(sample.checkpoint), "tensor": "counts"},
+            {"path": str(sample.checkpoint), "norms": True},
         ],
+        "steps_read": [{"run": sample.run}, {"run": sample.run, "rank": 0}],
     }
 
 
@@ -104,7 +110,8 @@ async def test_text_from_files_stands_only_in_untrusted_fields_and_is_escaped(sa
             if "ATTACK" in text:
                 assert any(part.startswith("untrusted_") for part in names), (name, names)
                 met.add(name)
-    assert met == {"run_list", "run_show", "verdict_list", "verdict_show", "environment_read", "tensors_read"}
+    records = {"environment_read", "tensors_read", "steps_read", "job_logs"}
+    assert met == {"run_list", "run_show", "verdict_list", "verdict_show", *records}
 
 
 async def test_a_long_verdict_is_given_in_pages_that_hold_each_problem_once(sample: Sample) -> None:
@@ -127,7 +134,7 @@ async def test_a_long_verdict_is_given_in_pages_that_hold_each_problem_once(samp
 @pytest.mark.parametrize(
     ("tool", "arguments", "field", "total"),
     [
-        ("manifest_read", {"run_id": "rows-0001"}, "files", 607),
+        ("manifest_read", {"run_id": "rows-0001"}, "files", 610),
         ("environment_read", {"run_id": "rows-0001"}, "untrusted_distributions", 450),
         ("tensors_read", {"path": "checkpoint"}, "tensors", 402),
     ],
@@ -270,3 +277,36 @@ async def test_status_goes_on_once_the_failing_verdict_was_shown(sample: Sample,
         status = (await client.call_tool("scan_status", {})).structured_content
     assert status is not None
     assert sample.failing not in status["next"]
+
+
+async def test_steps_are_given_in_pages_with_their_totals(sample: Sample) -> None:
+    arguments: dict[str, Any] = {"run": sample.run}
+    steps: list[dict[str, Any]] = []
+    while True:
+        answer = await answered(sample, "steps_read", arguments)
+        assert (answer["total"], answer["ranks"], answer["rank"]) == (80, 1, 0)
+        steps += answer["steps"]
+        if not answer["truncated"]:
+            break
+        arguments = {"run": sample.run, "cursor": answer["cursor"]}
+    assert [step["step"] for step in steps] == list(range(1, 81))
+    first = steps[0]
+    assert (first["gradient_norm_raw"], first["gradient_norm_used"], first["clip_returned"]) == (
+        5.0,
+        1.0,
+        5.0,
+    )
+    assert (first["micro_batches_total"], first["groups_total"]) == (70, 40)
+    assert first["groups"][0]["learning_rate"] == 1e-3
+    assert first["untrusted_logged"]["grad_norm"] == "nan"
+    assert first["tensors"] is None
+    assert steps[1]["tensors"] == "records/rank-00000/step-000002.safetensors"
+
+
+async def test_the_tensors_of_a_step_are_listed_with_their_norms(sample: Sample) -> None:
+    path = f"{sample.home}/runs/{sample.run}/records/rank-00000/step-000002.safetensors"
+    answer = await answered(sample, "tensors_read", {"path": path, "norms": True})
+    found = {tensor["untrusted_name"]: tensor["norm"] for tensor in answer["tensors"]}
+    assert found == {"grad.used.w": 5.0, "micro.0.labels": None}
+    silent = await answered(sample, "tensors_read", {"path": path})
+    assert {tensor["norm"] for tensor in silent["tensors"]} == {None}
