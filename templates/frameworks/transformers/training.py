@@ -17,7 +17,7 @@ class Watch(TrainerCallback):
         self, args: object, state: object, control: object, logs: "dict | None" = None, **rest: object
     ) -> None:
         """The values as logged, under the step they belong to."""
-        self._recorder.logged(state.global_step, dict(rest.get("logs") or {}))
+        self._recorder.logged(state.global_step, dict(logs or {}))
 
     def on_step_end(self, args: object, state: object, control: object, **rest: object) -> None:
         """An optimizer step is over."""
@@ -33,8 +33,7 @@ def watch_batches(trainer: Trainer, recorder: object) -> None:
         recorder.batch(inputs)
         return step(model, inputs, *rest, **named)
 
-    if hasattr(recorder, "batch"):
-        trainer.training_step = training_step
+    trainer.training_step = training_step
 
 
 def train(job: dict, recorder: object, progress: object) -> "list[str]":
