@@ -1,4 +1,4 @@
-"""The optimizer-step check: the loss is the mean over the supervised tokens, and each update is the recipe's."""
+"""The optimizer-step check: the loss is the mean over supervised tokens, and each update is the recipe's."""
 
 from typing import ClassVar, Literal
 
@@ -13,12 +13,12 @@ from checks.verdict import Part
 class OptimizerStepCheck(Check[StepInputs, StepCase]):
     """Is the loss the mean over the supervised tokens, and each update the one that the recipe defines?
 
-    A run records a few of its steps in full: per token log-probability and the gradient at the logits, inputs
-    and output gradients of two linear layers, gradients before and after clipping, parameters and optimizer
-    state before and after. Plumbline recomputes from these, in float64 and from the recipe's settings alone: the
-    loss over the global batch, what each token weighs in the gradient that the optimizer gets, the clipped
-    gradient, the learning rate of every step, and every parameter's update. What rounding may change is bounded
-    by a derivation, in units of the dtype that each step computes in.
+    A run records a few of its steps in full: per token log-probability and the gradient at the logits,
+    inputs and output gradients of two linear layers, gradients before and after clipping, parameters and
+    optimizer state before and after. Plumbline recomputes from these, in float64 and from the recipe's
+    settings alone: the loss over the global batch, what each token weighs in the gradient that the
+    optimizer gets, the clipped gradient, the learning rate of every step, and every parameter's update.
+    What rounding may change is bounded by a derivation, in units of the dtype that each step computes in.
 
     Parts: ranks, supervision, loss, weights, gradient, adapters, clip, schedule, groups, update, state,
     lost_updates. ``adapters`` names a LoRA scaling that is not the recipe's, because a wrong scaling changes
@@ -31,7 +31,7 @@ class OptimizerStepCheck(Check[StepInputs, StepCase]):
         "Is the loss the mean over the supervised tokens, and is each update the one that the recipe defines?"
     )
     reference: ClassVar[str] = (
-        "loss, gradient scale, clipping, schedule and update recomputed in float64 from the recipe's settings;"
+        "loss, gradient, clipping, schedule and update recomputed in float64 from the recipe's settings;"
         " the optimizers from their papers and documentation"
     )
     rule: ClassVar[str] = (

@@ -125,7 +125,7 @@ BYTECODE_WORKERS = 8
 
 # --- optimizer step -----------------------------------------------------------------------------------------
 SUMMATION_DEVIATIONS = 8.0
-"""Rounding of a sum of n terms: at most 8 sqrt(n) units of the accumulator, relative to the sum of magnitudes.
+"""Rounding of a sum of n terms: at most 8 sqrt(n) units of the accumulator, relative to the magnitudes' sum.
 
 Source: Higham and Mary 2019, *A new approach to probabilistic rounding error analysis*, theorem 2.4: with
 rounding errors of mean zero the bound lambda sqrt(n) u fails with probability 2 exp(-lambda^2 / 2), 3e-14 for
@@ -153,31 +153,32 @@ Derivation: a quarter is half of what a halved weight changes.
 GRADIENT_DEVIATIONS = 4.0
 """Rounding of a weight's gradient, in root mean square units: 4 times sqrt(sum of squares) of
 
-u ||S_k|| and u ||S_1 + ... + S_k|| for each micro-batch k (the product and its accumulation are rounded to the
-coarser of the gradient's and the computation's dtype), u_g ||S|| for each rank (the reduction), and
+u ||S_k|| and u ||S_1 + ... + S_k|| for each micro-batch k (the product and its accumulation are rounded to
+the coarser of the gradient's and the computation's dtype), u_g ||S|| for each rank (the reduction), and
 2^-24 sqrt(n) sqrt(sum_t |g_t|^2 |x_t|^2) (the n positions summed in float32).
 
-Derivation: each rounding is at most u, relative, and errors of different elements are of mean zero, so the norm
-of their sum concentrates below the root of the squares' sum; 4 leaves room for errors that go together.
+Derivation: each rounding is at most u, relative, and errors of different elements are of mean zero, so the
+norm of their sum concentrates below the root of the squares' sum; 4 leaves room for errors that go
+together.
 """
 NORM_ROUNDING = 4.0 * 2.0**13 * 2.0**-24
 """Relative rounding of a gradient norm in float32: 2e-3.
 
 Derivation: half (a square root) of SUMMATION_DEVIATIONS * sqrt(n / 16) * u with n = 2^30 elements of one
-gradient, u = 2^-24. Where gradients are narrower, torch rounds each gradient's norm, their norm and the factor
-to that dtype: three units more. A norm that counts one of two equal ranks alone is off by 0.29.
+gradient, u = 2^-24. Where gradients are narrower, torch rounds each gradient's norm, their norm and the
+factor to that dtype: three units more. A norm that counts one of two equal ranks alone is off by 0.29.
 """
 CLIP_EPSILON = 1e-6
 """What ``torch.nn.utils.clip_grad_norm_`` adds to the norm that it divides by (its documentation, 2.13)."""
 LEARNING_RATE_ROUNDING = 2.0**-22
-"""Largest error of a learning rate, relative to the recipe's highest: schedules are computed in float64, and a
+"""Largest error of a learning rate, relative to the recipe's highest: schedules are computed in float64, a
 rate that is kept in a float32 tensor is rounded to 2^-24 of itself."""
 ADAPTER_SCALING = 0.02
 """Largest relative error of an adapter's measured scaling.
 
-Derivation: it is the ratio of two gradients that autograd computed one from the other: one multiplication, and
-under autocast a cast of each to bfloat16: at most 3 units of 2^-8 relative for each element. A rank or alpha
-that is off by one in 32 changes it by 0.03.
+Derivation: it is the ratio of two gradients that autograd computed one from the other: one multiplication,
+and under autocast a cast of each to bfloat16: at most 3 units of 2^-8 relative for each element. A rank or
+alpha that is off by one in 32 changes it by 0.03.
 """
 RUNNING_ERROR_SLACK = 2.0
 """Factor on the running error bound of an update (Higham 2002, section 3.3).
@@ -188,9 +189,9 @@ Derivation: the bound follows one order of operations to first order; kernels th
 MUON_FLOORS = 2.0
 """How far beside the recipe's direction a Muon update may lie, in floors F measured on the same matrix.
 
-Derivation: F = ||bf16 - fp64|| / ||fp64|| of the Newton-Schulz iteration. Another kernel rounds elsewhere: two
-independent roundings lie sqrt(2) F apart; a momentum buffer in bfloat16 adds one more rounding of the input.
-Along the direction an error of norm F changes the length by at most F.
+Derivation: F = ||bf16 - fp64|| / ||fp64|| of the Newton-Schulz iteration. Another kernel rounds elsewhere:
+two independent roundings lie sqrt(2) F apart; a momentum buffer in bfloat16 adds one more rounding of the
+input. Along the direction an error of norm F changes the length by at most F.
 """
 BLIND_SHARE = 0.5
 """A bound on the length of an update that reaches one half would pass a halved update."""

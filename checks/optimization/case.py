@@ -1,5 +1,6 @@
 """What the optimizer-step check judges: the recipe beside what every rank recorded."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,6 +9,7 @@ import numpy as np
 
 from checks.check import Context
 from checks.records.steps import Parameter, RankSteps, StepLine, StepTensors
+from checks.references.checkpoints.formats import FORMATS, encoded
 from checks.references.checkpoints.tensors import MemorySource, Tensor
 from checks.references.recipe import Recipe
 from checks.verdict import Problem
@@ -15,7 +17,11 @@ from checks.verdict import Problem
 
 @dataclass(frozen=True)
 class StepCase:
-    """A recorded run. ``only``: the parameters that are judged element by element, None for all."""
+    """A recorded run.
+
+    ``only``: the parameters that are judged element by element, None for all; ``known_masters``: `masters` of
+    the run that this is a slice of.
+    """
 
     recipe: Recipe
     total_steps: int
@@ -24,6 +30,7 @@ class StepCase:
     rank_problems: tuple[Problem, ...] = ()
     context: Context = field(default_factory=Context)
     only: frozenset[str] | None = None
+    known_masters: Mapping[str, str] | None = None
 
     @cached_property
     def full_steps(self) -> tuple[int, ...]:
@@ -56,6 +63,21 @@ class StepCase:
     def tensors(self, step: int) -> list[tuple[int, StepTensors]]:
         """(rank, tensors) of a step that was recorded in full."""
         return [(rank.rank, rank.full[step]) for rank in self.ranks if step in rank.full]
+
+    @cached_property
+    def masters(self) -> Mapping[str, str]:
+        """The model's parameter that each wider copy in the optimizer is the master of, by the copy's name.
+
+        A copy is a master when it is float32, the model's parameter is narrower, the copy's first value
+        rounds to the model's, and the model moves in training; any other copy is a stale parameter.
+        """
+        if self.known_masters is not None:
+            return self.known_masters
+        return dict(find_masters(self)) if self.ranks and self.full_steps[:1] == (1,) else {}
+
+    def model_name(self, name: str) -> str:
+        """The model's name of what the optimizer holds under a name."""
+        return self.masters.get(name, name)
 
     def judged(self, name: str) -> bool:
         """Whether a parameter is one that is judged element by element."""
@@ -100,8 +122,6 @@ def _at(rank: RankSteps, moments: tuple[str, ...]) -> dict[str, Parameter]:
 
 def in_memory(name: str, values: np.ndarray, like: Tensor | None) -> Tensor:
     """A tensor of these values, rounded to the dtype of the one that it replaces."""
-    from checks.references.checkpoints.formats import FORMATS, encoded
-
     if like is None:
         return Tensor(name, "F32", values.shape, MemorySource(values.astype("<f4").tobytes()))
     data = encoded(np.asarray(values, np.float64).reshape(-1), FORMATS[like.dtype])
@@ -125,6 +145,44 @@ class Shard:
     def rank(self) -> int:
         """That rank."""
         return self.holders[0][0]
+
+
+def find_masters(case: StepCase) -> Iterator[tuple[str, str]]:
+    """(name of the optimizer's copy, name of the model's parameter), from the first rank's first step."""
+    rank = case.ranks[0]
+    record, end = rank.full[1], case.at_end(rank)
+    left = {
+        name: about
+        for name, about in case.at_start(rank).items()
+        if f"before.{name}" not in record.tensors and about.dtype in _NARROW and about.sha256
+    }
+    if all(name in end and end[name].sha256 == about.sha256 for name, about in left.items()):
+        return  # the model never moved: it takes over no copy
+    for copy in record.parameters():
+        tensor = record.tensors[f"before.{copy}"]
+        if copy.startswith("unowned.") and tensor.dtype == "F32" and not is_sampled(record, tensor.name):
+            values = record.array(tensor.name).reshape(-1)
+            for name, about in left.items():
+                data = encoded(values, FORMATS[_NARROW[about.dtype]])
+                if about.shape == tensor.shape and hashlib.sha256(data).hexdigest() == about.sha256:
+                    yield copy, name
+                    del left[name]
+                    break
+
+
+_NARROW = {"bfloat16": "BF16", "float16": "F16"}
+
+
+def gradient_shards(case: StepCase, step: int) -> Iterator[Shard]:
+    """Every distinct part of every parameter with a gradient, also where the optimizer holds a copy."""
+    yield from shards(case, step)
+    names: dict[str, list[tuple[int, StepTensors]]] = {}
+    for rank, record in case.tensors(step):
+        for tensor in record.tensors:
+            name = tensor.removeprefix("grad.raw.")
+            if name != tensor and f"before.{name}" not in record.tensors:
+                names.setdefault(name, []).append((rank, record))
+    yield from (Shard(name, None, tuple(holders)) for name, holders in names.items() if case.judged(name))
 
 
 def shards(case: StepCase, step: int) -> Iterator[Shard]:

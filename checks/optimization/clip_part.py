@@ -124,7 +124,7 @@ def _scaled(case: StepCase, step: int, norm: _Norm) -> Iterator[Problem]:
     """Every gradient becomes min(1, max_norm / norm) times itself, and nothing without clipping."""
     low, high = _coefficients(case.recipe.max_grad_norm, norm)
     for shard in shards(case, step):
-        ratio = _ratio(shard)
+        ratio = _ratio(shard, case.model_name(shard.parameter))
         if ratio is None:
             continue
         value, residual, unit = ratio
@@ -144,7 +144,7 @@ def _scaled(case: StepCase, step: int, norm: _Norm) -> Iterator[Problem]:
 
 
 def _scaled_unseen(case: StepCase, tokens: StepTokens, norm: _Norm) -> Iterator[Problem]:
-    """No call of a clipping function was seen: the recorded gradients have to be clipped, or need no clipping.
+    """No clipping call was seen: the recorded gradients have to be clipped already, or need no clipping.
 
     The witnesses tell by how much each was scaled; the norm before it is the recorded one over that scale.
     """
@@ -177,9 +177,9 @@ def _coefficients(largest: float, norm: _Norm) -> tuple[float, float]:
     return min(1.0, low), min(1.0, high)
 
 
-def _ratio(shard: Shard) -> tuple[float, float, float] | None:
+def _ratio(shard: Shard, raw_name: str) -> tuple[float, float, float] | None:
     """(<used, raw> / <raw, raw>, what is beside it, unit roundoff of the gradient)."""
-    names = [f"grad.{kind}.{shard.parameter}" for kind in ("raw", "used")]
+    names = [f"grad.raw.{raw_name}", f"grad.used.{shard.parameter}"]
     if any(name not in shard.first.tensors for name in names):
         return None
     raw, used = (shard.first.array(name).reshape(-1) for name in names)
@@ -188,7 +188,7 @@ def _ratio(shard: Shard) -> tuple[float, float, float] | None:
         return None
     value = float(used @ raw) / size
     rest = float(np.linalg.norm(used - value * raw))
-    unit = FORMATS[shard.first.tensors[names[1]].dtype].roundoff
+    unit = max(FORMATS[shard.first.tensors[name].dtype].roundoff for name in names)
     tiny = 2.0**-126 * math.sqrt(raw.size)
     beside = max(0.0, rest - tiny) / (abs(value) * math.sqrt(size)) if value else math.inf
     return value, beside, unit

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from checks.check import InjectedFault, NotApplicable
-from checks.optimization.case import Shard, StepCase, shards
+from checks.optimization.case import Shard, StepCase, gradient_shards, shards
 from checks.optimization.gradient_parts import StepTokens
 from checks.optimization.tokens import TokenBatch, token_batches
 from checks.optimization.updating import ParameterStep, Unjudgeable, parameter_step
@@ -20,7 +20,7 @@ _SMALL = 2**16
 
 
 def smallest_slice(case: StepCase) -> StepCase:
-    """One full step with a learning rate, and of the parameters the witnesses and the smallest of each kind."""
+    """One full step with a learning rate; the witnesses' weights and the smallest parameter of each kind."""
     if not case.full_steps or case.rank_problems:
         raise NotApplicable("no step was recorded in full on every rank")
     step = max(case.full_steps, key=lambda each: (_moves(case, each), _unevenness(case, each)))
@@ -36,7 +36,7 @@ def smallest_slice(case: StepCase) -> StepCase:
         )
         for rank in case.ranks
     )
-    return replace(case, ranks=ranks, only=frozenset(names))
+    return replace(case, ranks=ranks, only=frozenset(names), known_masters=case.masters)
 
 
 def _moves(case: StepCase, step: int) -> bool:
@@ -59,11 +59,12 @@ def _few(case: StepCase, step: int) -> set[str]:
     """The witnesses' weights, and the smallest parameter of each number of dimensions, decayed or not."""
     record = case.tensors(step)[0][1]
     sizes = {name: record.tensors[f"before.{name}"].size for name in record.parameters()}
-    chosen = {f"{module}.weight" for module in record.witnesses()} & set(sizes)
+    chosen = {f"{module}.weight" for module in record.witnesses()}
+    chosen |= {copy for copy, name in case.masters.items() if name in chosen}
     kinds: dict[tuple[int, bool | None], str] = {}
     for name in sorted(sizes, key=lambda each: (sizes[each] < 16, sizes[each])):
-        about = case.parameters.get(name)
-        decays = case.recipe.decays(name, about.module if about else None)
+        about = case.parameters.get(case.model_name(name))
+        decays = case.recipe.decays(case.model_name(name), about.module if about else None)
         kind = (len(record.tensors[f"before.{name}"].shape), decays)
         if f"grad.used.{name}" in record.tensors:
             kinds.setdefault(kind, name)
@@ -130,8 +131,9 @@ def _decay_on_norms(case: StepCase) -> StepCase:
     recipe = case.recipe
     if not recipe.weight_decay:
         raise NotApplicable("the recipe decays nothing")
+    named = {**{name: name for name in case.parameters}, **case.masters}
     undecayed = {
-        name for name, about in case.parameters.items() if recipe.decays(name, about.module) is False
+        held for held, name in named.items() if recipe.decays(name, case.parameters[name].module) is False
     }
 
     def change(line: StepLine) -> StepLine:
@@ -205,7 +207,7 @@ def _clipped_by(case: StepCase, local: bool) -> StepCase:
     changes: dict[int, dict[str, np.ndarray]] = {}
     differs = False
     for shard in shards(case, step):
-        names = [f"grad.{kind}.{shard.parameter}" for kind in ("raw", "used")]
+        names = [f"grad.raw.{case.model_name(shard.parameter)}", f"grad.used.{shard.parameter}"]
         if any(name not in shard.first.tensors for name in names):
             continue
         own = squares[shard.rank]
@@ -220,7 +222,7 @@ def _clipped_by(case: StepCase, local: bool) -> StepCase:
 
 
 def _squares(line: StepLine | None) -> float:
-    return math.fsum((line.gradient_squares_raw or {}).values()) if line else 0.0
+    return math.fsum(line.gradient_squares_raw.values()) if line and line.gradient_squares_raw else 0.0
 
 
 def _whole_square(case: StepCase, step: int) -> float:
@@ -242,12 +244,14 @@ def _unclipped(case: StepCase) -> StepCase:
 
 
 def _witness(case: StepCase) -> tuple[Shard, str, float]:
+    """The part of a witness' gradient that the judge looks at, its module and c."""
     step = _step(case)
-    found = measured(case, step)
-    for one in found:
-        for shard in shards(case, step):
-            if shard.parameter == f"{one.module}.weight" and shard.rank == one.rank:
-                return shard, one.module, one.factor
+    for one in measured(case, step):
+        name = f"{one.module}.weight"
+        found = [shard for shard in gradient_shards(case, step) if case.model_name(shard.parameter) == name]
+        found.sort(key=lambda shard: (shard.parameter != name, shard.rank != one.rank))
+        if found:
+            return found[0], one.module, one.factor
     raise NotApplicable("the records hold no witness layer with a gradient")
 
 
@@ -266,7 +270,7 @@ def _contribution_lost(case: StepCase) -> StepCase:
 
 def _unsynchronised(case: StepCase) -> StepCase:
     step = _step(case)
-    for shard in shards(case, step):
+    for shard in gradient_shards(case, step):
         name = f"grad.raw.{shard.parameter}"
         if len(shard.holders) > 1 and name in shard.first.tensors and shard.first.array(name).any():
             rank, record = shard.holders[-1]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from checks.optimization.case import Shard, StepCase, shards
+from checks.optimization.case import Shard, StepCase, gradient_shards
 from checks.optimization.tokens import TokenBatch, mean_error
 from checks.optimization.witnesses import Measured
 from checks.rules import SAME_DIRECTION_RESIDUAL
@@ -112,10 +112,10 @@ def _unequal(step: StepTokens) -> Iterator[Problem]:
         if abs(weight - mean) > (bound + mean_bound) * abs(mean):
             yield Problem(
                 code="token-weights-differ",
-                message=f"tokens of micro-batch {batch.number} weigh {weight / mean:.4g} times the mean token",
+                message=f"tokens of micro-batch {batch.number} weigh {weight / mean:.4g} times the mean",
                 place=Place(step=step.step, rank=batch.rank),
                 expected=f"every supervised token weighs the same (within {bound + mean_bound:.2g})",
-                found=f"{batch.count} of {step.count} supervised tokens weigh {weight:.6g}, on average {mean:.6g}",
+                found=f"{batch.count} of {step.count} tokens weigh {weight:.6g}, on average {mean:.6g}",
                 next_step="divide the summed loss of every micro-batch by the tokens of the global batch",
             )
 
@@ -132,7 +132,7 @@ def _unequal_ranks(step: StepTokens) -> Iterator[Problem]:
             continue
         yield Problem(
             code="token-weights-differ",
-            message=f"tokens of rank {rank} weigh {told[0] / overall[0]:.4g} times the mean token",
+            message=f"tokens of rank {rank} weigh {told[0] / overall[0]:.4g} times the mean",
             place=Place(step=step.step, rank=rank),
             expected=f"every supervised token weighs the same (within {told[1] + overall[1]:.2g})",
             found=f"{told[0]:.6g}, on average {overall[0]:.6g}",
@@ -214,7 +214,7 @@ def gradient_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
                     where=worst.module,
                 )
             )
-        for shard in shards(case, step.step):
+        for shard in gradient_shards(case, step.step):
             problems += replicas(shard, step.step, (f"grad.raw.{shard.parameter}",), "gradient")
     coverage = Coverage(judged=judged, total=total, unit="steps with a witness layer")
     return part_of("gradient", problems, coverage=coverage, measurements=tuple(measurements))
@@ -236,7 +236,7 @@ def _direction(one: Measured) -> Iterator[Problem]:
             place=place,
             expected=f"at most {one.bound:.2g} beside it",
             found=f"{one.residual:.3g}",
-            next_step="look for gradients that were not zeroed, not accumulated or not reduced over the ranks",
+            next_step="look for gradients that were not zeroed, accumulated or reduced over the ranks",
         )
 
 

@@ -35,7 +35,7 @@ def _rate(step: int, rank: int, group: int, wanted: float, rate: float | None) -
         place=Place(step=step, rank=rank),
         expected=f"{wanted:.9g}",
         found="none" if rate is None else f"{rate:.9g}",
-        next_step="look for a scheduler that steps for each rank or micro-batch, or another length of the run",
+        next_step="look for a scheduler stepped for each rank or micro-batch, or another run length",
     )
 
 
@@ -64,13 +64,13 @@ _UNDECLARED = (
 
 
 def _membership(case: StepCase, rank: int, step: int, groups: tuple[Group, ...]) -> Iterator[Problem]:
-    held = Counter(name for group in groups for name in group.params)
+    held = Counter(case.model_name(name) for group in groups for name in group.params)
     for name, count in held.items():
         place = Place(rank=rank, step=step, tensor=name)
         if name.startswith("unowned."):
             yield Problem(
                 code="stale-parameter",
-                message="the optimizer holds a parameter that is none of the model's: what it updates is not trained",
+                message="the optimizer holds a parameter that is none of the model's, and updates it in vain",
                 place=place,
                 next_step="make the optimizer after the model was wrapped and moved",
             )
@@ -173,6 +173,7 @@ def _hyperparameters(case: StepCase, group: Group) -> Iterator[tuple[str, object
 
 def _decays_right(case: StepCase, name: str, decay: float) -> bool:
     wanted = case.recipe.weight_decay
+    name = case.model_name(name)
     module = case.parameters[name].module if name in case.parameters else None
     rule = case.recipe.decays(name, module)
     return decay in (wanted, 0.0) if rule is None else decay == (wanted if rule else 0.0)
@@ -180,8 +181,8 @@ def _decays_right(case: StepCase, name: str, decay: float) -> bool:
 
 def weight_decay_of(case: StepCase, name: str, groups: tuple[Group, ...]) -> float:
     """The decay that the recipe gives a parameter; its group's own where the recipe leaves it open."""
-    module = case.parameters[name].module if name in case.parameters else None
-    rule = case.recipe.decays(name, module)
+    about = case.parameters.get(case.model_name(name))
+    rule = case.recipe.decays(case.model_name(name), about.module if about else None)
     if rule is not None:
         return case.recipe.weight_decay if rule else 0.0
     held = next((group for group in groups if name in group.params), None)

@@ -1,4 +1,4 @@
-"""The parts of an optimizer-step verdict, in the order in which a step is made: causes before what follows."""
+"""The parts of an optimizer-step verdict, causes before what follows from them."""
 
 from checks.check import Progress
 from checks.optimization.case import StepCase

@@ -1,4 +1,4 @@
-"""Parts ``ranks`` and ``supervision``: every rank made every step, on as many rows, and the loss covered some."""
+"""Parts ``ranks`` and ``supervision``: every rank made every step on as many rows; the loss covered some."""
 
 from collections.abc import Iterator
 
@@ -90,7 +90,7 @@ def _miscounted(case: StepCase) -> Iterator[Problem]:
                     yield Problem(
                         code="counts-differ",
                         outcome=Outcome.INCONCLUSIVE,
-                        message=f"micro-batch {number} says another number of supervised tokens than its labels",
+                        message=f"micro-batch {number} says another supervised count than its labels",
                         place=Place(rank=rank, step=step),
                         expected=str(int(mask.sum())),
                         found=str(batch.supervised),

@@ -22,10 +22,11 @@ _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F
 class TokenBatch:
     """The supervised tokens of one micro-batch of one rank; float64[n] each.
 
-    ``losses`` are the recipe's (smoothed) cross-entropies; ``errors`` bound the rounding in the framework's own
-    loss of each; ``weights`` dL/d(loss of the token); ``weight_errors`` relative bounds on them (infinite where a
-    token is predicted too well to tell); ``residuals`` what of the gradient is no cross-entropy's.
-    ``outside``: the largest |gradient| at a position that is not supervised, and its row and position.
+    ``losses`` are the recipe's (smoothed) cross-entropies; ``errors`` bound the rounding in the framework's
+    own loss of each; ``weights`` dL/d(loss of the token); ``weight_errors`` relative bounds on them
+    (infinite where a token is predicted too well to tell); ``residuals`` what of the gradient is no
+    cross-entropy's. ``outside``: the largest |gradient| at a position that is not supervised, and its row
+    and position.
     """
 
     rank: int
@@ -142,9 +143,10 @@ def _batch(
 def _weight_errors(logprob: np.ndarray, unit: float, narrow: float) -> np.ndarray:
     """Relative bound on a token's weight <g, d> / <d, d> with d = p - q.
 
-    Rounding moves p by at most LOGIT_ROUNDING and two units of float32, relative, in the framework's g and in the
-    recorder's d; where the loss itself was computed in a narrow dtype, log p is rounded to it and p with it: by
-    p (|log p| + 1) <= 1 unit. |d| >= 1 - p(target). g is rounded once more, to the logits' dtype.
+    Rounding moves p by at most LOGIT_ROUNDING and two units of float32, relative, in the framework's g and
+    in the recorder's d; where the loss itself was computed in a narrow dtype, log p is rounded to it and p
+    with it: by p (|log p| + 1) <= 1 unit. |d| >= 1 - p(target). g is rounded once more, to the logits'
+    dtype.
     """
     moved = 2 * LOGIT_ROUNDING + 4 * _FLOAT32 + narrow
     away = -np.expm1(np.minimum(logprob, 0.0))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from checks.errors import Inconclusive
-from checks.optimization.case import Shard, StepCase, is_sampled, shards
+from checks.optimization.case import Shard, StepCase, gradient_shards, is_sampled
 from checks.records.steps import StepTensors
 from checks.references.checkpoints.formats import FORMATS, rounded
 from checks.rules import GRADIENT_DEVIATIONS, MAX_STEP_ELEMENTS
@@ -46,9 +46,12 @@ def measured(case: StepCase, step: int) -> list[Measured]:
     """Every witness of a step that can be judged, on every distinct shard."""
     found = []
     weights = {f"{module}.weight": module for module in _modules(case, step)}
-    for shard in shards(case, step):
-        module = weights.get(shard.parameter)
+    for shard in gradient_shards(case, step):
+        model_name = case.model_name(shard.parameter)
+        module = weights.get(model_name)
         name = f"grad.raw.{shard.parameter}"
+        if shard.parameter != model_name and f"grad.raw.{model_name}" in shard.first.tensors:
+            continue  # the model's own gradient tells more than its copy in the optimizer
         if module is not None and name in shard.first.tensors:
             one = _measure(case, step, module, shard)
             found += [one] if one is not None else []
@@ -63,7 +66,7 @@ def _modules(case: StepCase, step: int) -> set[str]:
 def _measure(case: StepCase, step: int, module: str, shard: Shard) -> Measured | None:
     name = f"grad.raw.{shard.parameter}"
     gradient = shard.first.array(name).reshape(-1)
-    about = case.parameters.get(shard.parameter)
+    about = case.parameters.get(case.model_name(shard.parameter))
     unit = FORMATS[shard.first.tensors[name].dtype].roundoff
     summed = _sum(case, step, module, shard, about.shape if about else None, unit)
     if summed is None or len(summed.total) != len(gradient):
@@ -126,7 +129,7 @@ def _passes(record: StepTensors, module: str) -> Iterator[tuple[np.ndarray, np.n
 
 
 def contribution(record: StepTensors, module: str, shard: Shard) -> np.ndarray | None:
-    """What a rank's first micro-batch adds to S, float64[n] on the shard's elements; None without a record."""
+    """What a rank's first micro-batch adds to S, float64[n] on the shard's elements."""
     first = next(_passes(record, module), None)
     return None if first is None else _picked(first[0], first[1], shard)
 

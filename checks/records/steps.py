@@ -1,8 +1,8 @@
 """Reads what a run recorded of its training steps: ``steps.jsonl``, ``events.jsonl``, ``model.jsonl`` and the
 tensors of steps that were recorded in full (layout: docs/run-folder.md).
 
-Everything here was written inside the job, so it is untrusted: sizes are bounded, and tensors stay on disk until
-they are looked at.
+Everything here was written inside the job, so it is untrusted: sizes are bounded, and tensors stay on disk
+until they are looked at.
 """
 
 import json

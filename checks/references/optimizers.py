@@ -1,11 +1,11 @@
 """The update that a recipe's optimizer defines, from the formulas of its papers and documentation.
 
-Each function takes what went into the step and gives the new state and the move, as values in float64 with a
-bound on rounding (`checks.references.running_error`). Nothing here is taken from the optimizer object that
-ran. Sources: Adam (Kingma and Ba 2015, algorithm 1); AdamW (Loshchilov and Hutter 2019, algorithm 2); SGD with
-momentum and Nesterov (documentation of ``torch.optim.SGD``); Adafactor (Shazeer and Stern 2018, algorithm 4
-and 5) as ``transformers.Adafactor`` and as ``torch.optim.Adafactor`` document it, which differ in epsilons,
-learning rate and precision; Muon (Jordan et al. 2024; documentation of ``torch.optim.Muon``).
+Each function takes what went into the step and gives the new state and the move, as values in float64 with
+a bound on rounding (`checks.references.running_error`). Nothing here is taken from the optimizer object
+that ran. Sources: Adam (Kingma and Ba 2015, algorithm 1); AdamW (Loshchilov and Hutter 2019, algorithm 2);
+SGD with momentum and Nesterov (documentation of ``torch.optim.SGD``); Adafactor (Shazeer and Stern 2018,
+algorithm 4 and 5) as ``transformers.Adafactor`` and as ``torch.optim.Adafactor`` document it, which differ
+in epsilons, learning rate and precision; Muon (Jordan et al. 2024; documentation of ``torch.optim.Muon``).
 """
 
 import math
@@ -24,8 +24,8 @@ from checks.rules import SMALLEST_NORMAL
 class Given:
     """What one parameter's step starts from.
 
-    ``before`` and ``gradient`` float64[shape]; ``state`` by key, empty in the first step; ``step`` counts from
-    1; ``weight_decay`` is this parameter's own; ``format`` is the parameter's dtype.
+    ``before`` and ``gradient`` float64[shape]; ``state`` by key, empty in the first step; ``step`` counts
+    from 1; ``weight_decay`` is this parameter's own; ``format`` is the parameter's dtype.
     """
 
     before: Array
@@ -45,9 +45,10 @@ class Given:
 class Updated:
     """What the step has to give.
 
-    The parameter becomes ``decayed - move``. ``decayed`` is the parameter times ``1 - learning rate * decay``
-    (the parameter itself without decoupled decay). ``arithmetic`` is the dtype that the step computes in.
-    ``direction_error``: where rounding is only bounded over the whole tensor, the largest ||error|| / ||move||.
+    The parameter becomes ``decayed - move``. ``decayed`` is the parameter times ``1 - learning rate *
+    decay`` (the parameter itself without decoupled decay). ``arithmetic`` is the dtype that the step
+    computes in. ``direction_error``: where rounding is only bounded over the whole tensor, the largest
+    ||error|| / ||move||.
     """
 
     decayed: Array
@@ -152,7 +153,7 @@ def _adafactor(recipe: Recipe, given: Given) -> Updated:
 
 
 def _torch_adafactor(recipe: Recipe, given: Given) -> Updated:
-    """``torch.optim.Adafactor`` with its defaults: eps (the dtype's epsilon, 1e-3), d = 1, beta2_decay -0.8."""
+    """``torch.optim.Adafactor`` with its defaults: eps (dtype's epsilon, 1e-3), d = 1, beta2_decay -0.8."""
     unit = given.format.roundoff
     tiny, scale_floor = 2 * unit, 1e-3
     gradient, before = Bounded.exact(given.gradient, unit), Bounded.exact(given.before, unit)

@@ -97,7 +97,7 @@ class Recipe(Frozen):
         return False
 
     def decays(self, name: str, module: str | None) -> bool | None:
-        """Whether the recipe decays a parameter; None where nothing declares it or records its module's class."""
+        """Whether the recipe decays a parameter; None where nothing declares it or names its module's class."""
         if not self.decay:
             return None if self.weight_decay else True
         if any(re.search(pattern, name.lower()) for rule in self.decay for pattern in rule.excluded):

@@ -1,8 +1,8 @@
 """Numbers with a bound on what rounding can have done to them: running error analysis.
 
 Source: Wilkinson; Higham 2002, *Accuracy and Stability of Numerical Algorithms*, section 3.3. A formula is
-written once over `Bounded` values. Its value is computed in float64; beside it runs a first-order bound on the
-distance to the same formula computed in a narrower dtype that rounds every operation.
+written once over `Bounded` values. Its value is computed in float64; beside it runs a first-order bound on
+the distance to the same formula computed in a narrower dtype that rounds every operation.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Bounded:
-    """``value`` float64[...]; ``error`` float64[...], absolute; ``unit`` the unit roundoff of each operation."""
+    """``value`` and ``error`` (absolute) float64[...]; ``unit`` the unit roundoff of each operation."""
 
     value: Array
     error: Array

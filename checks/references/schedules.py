@@ -1,8 +1,8 @@
 """The learning rate of each step in closed form.
 
-Source: the documentation of ``transformers.get_scheduler`` (release 5.24.0, main_classes/optimizer_schedules):
-warm-up rises linearly from 0 over ``warmup_steps``; then constant, linear to 0, or half a cosine to 0. Step n
-(counted from 1) is taken at schedule position n - 1.
+Source: the documentation of ``transformers.get_scheduler`` (release 5.24.0,
+main_classes/optimizer_schedules): warm-up rises linearly from 0 over ``warmup_steps``; then constant,
+linear to 0, or half a cosine to 0. Step n (counted from 1) is taken at schedule position n - 1.
 """
 
 import math

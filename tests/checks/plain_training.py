@@ -1,8 +1,8 @@
 """A plain torch training loop as a job's rank runs it, under the real recorder, with switches that break it.
 
-Started as ``python plain_training.py HOOKS RANK WORLD_SIZE RENDEZVOUS SCENARIO...``: each scenario is a folder
-with ``scenario.json``; records are written to its ``records/rank-00000``. Nothing of Plumbline is imported but
-the recorder, as a copy named ``plumbline_recorder`` in the folder HOOKS.
+Started as ``python plain_training.py HOOKS RANK WORLD_SIZE RENDEZVOUS SCENARIO...``: each scenario is a
+folder with ``scenario.json``; records are written to its ``records/rank-00000``. Nothing of Plumbline is
+imported but the recorder, as a copy named ``plumbline_recorder`` in the folder HOOKS.
 """
 
 import contextlib
@@ -122,10 +122,10 @@ def make_rows(job: dict[str, Any], rank: int, world: int) -> list[tuple[torch.Te
 
 def make_optimizer(job: dict[str, Any], model: nn.Module) -> torch.optim.Optimizer:
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    if job["fault"] == "stale":
-        named = [(name, nn.Parameter(p.detach().clone())) for name, p in named]
+    if job["fault"] == "stale" or job.get("masters"):
+        named = [(name, nn.Parameter(p.detach().clone().float())) for name, p in named]
         for (_, new), old in zip(named, [p for p in model.parameters() if p.requires_grad], strict=True):
-            old.register_hook(lambda grad, new=new: setattr(new, "grad", grad.clone()))
+            new.model_parameter = old
     plain = [name for name, _ in named if "norm" in name or name.endswith("bias")]
     decay = job.get("weight_decay", 0.0)
     undecayed = decay if job["fault"] == "decay_on_norms" else 0.0
@@ -194,7 +194,13 @@ def train(job: dict[str, Any], recorder: Any, rank: int, world: int) -> None:
     for step in range(1, job["steps"] + 1):
         batches = [next(rows) for _ in range(job.get("accumulation", 1))]
         logged = one_step(job, wrapped, model, optimizer, batches, world)
+        copies = [p for group in optimizer.param_groups for p in group["params"]]
+        for copy in (copy for copy in copies if hasattr(copy, "model_parameter")):
+            copy.grad = copy.model_parameter.grad.float()
         optimizer.step()
+        for copy in (copy for copy in copies if job.get("masters")):
+            copy.model_parameter.data.copy_(copy.data)
+            copy.model_parameter.grad = None
         for _ in range(world if job["fault"] == "schedule_per_rank" else 1):
             schedule.step()
         if job["fault"] != "no_zero_grad":

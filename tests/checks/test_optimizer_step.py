@@ -1,4 +1,4 @@
-"""Real trainings of one and two processes under the real recorder: clean ones pass, broken ones fail in place."""
+"""Real trainings of one and two ranks under the real recorder: clean ones pass, broken ones fail in place."""
 
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ CLEAN: dict[str, dict[str, Any]] = {
     "unclipped": {"max_grad_norm": 0.0},
     "sampled": {"sample_elements": 100},
     "one-micro-batch": {"accumulation": 1},
+    "masters": {"dtype": "bfloat16", "masters": True},
 }
 CLEAN_PAIRS: dict[str, dict[str, Any]] = {
     "ddp": {},
@@ -75,7 +76,9 @@ BROKEN_PAIRS: dict[str, tuple[dict[str, Any], str, str]] = {
     "unsynchronised": ({"fault": "unsynchronised"}, "gradient", "contribution-lost"),
     "no-sync-off-by-one": ({"fault": "no_sync_off_by_one"}, "gradient", "contribution-lost"),
     "schedule-per-rank": (
-        {"fault": "schedule_per_rank", "steps": 4, "record_steps": [2, 3]}, "schedule", "learning-rate-differs",
+        {"fault": "schedule_per_rank", "steps": 4, "record_steps": [2, 3]},
+        "schedule",
+        "learning-rate-differs",
     ),
     "local-norm": (
         {"fault": "local_norm", "layout": "fsdp2", "max_grad_norm": 0.5}, "clip", "norm-differs",
@@ -161,7 +164,7 @@ def test_declared_bf16_in_place_is_reported_as_a_departure(single: dict[str, Pat
     assert part.measurements[0].value > 0.5
 
 
-def test_a_clean_training_uses_little_of_each_bound_and_faults_are_far_outside(single: dict[str, Path]) -> None:
+def test_clean_trainings_use_little_of_the_bound_and_faults_are_far_outside(single: dict[str, Path]) -> None:
     def gradient(name: str) -> float:
         part = next(part for part in judged(single[name]).parts if part.name == "gradient")
         return max(float(m.value or 0) / float(m.bound or 1) for m in part.measurements)

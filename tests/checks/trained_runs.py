@@ -19,7 +19,9 @@ RECIPE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def train_all(folder: Path, scenarios: Mapping[str, Mapping[str, Any]], world_size: int = 1) -> dict[str, Path]:
+def train_all(
+    folder: Path, scenarios: Mapping[str, Mapping[str, Any]], world_size: int = 1
+) -> dict[str, Path]:
     """Run every scenario, all in one process a rank, and seal a run folder of each."""
     hooks = folder / "hooks"
     shutil.copytree(ROOT / "templates" / "recorder", hooks / "plumbline_recorder", dirs_exist_ok=True)
@@ -28,14 +30,19 @@ def train_all(folder: Path, scenarios: Mapping[str, Mapping[str, Any]], world_si
         runs[name].mkdir(parents=True)
         (runs[name] / "scenario.json").write_text(json.dumps({**RECIPE, **changes}))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": ""}
+    meet, folders = str(folder / f"meet-{world_size}"), map(str, runs.values())
+    command = [sys.executable, str(SCRIPT), str(hooks)]
+    rest = [str(world_size), meet, *folders]
     started = [
         subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(hooks), str(rank), str(world_size), str(folder / f"meet-{world_size}"),
-             *map(str, runs.values())],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [*command, str(rank), *rest],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         for rank in range(world_size)
-    ]  # fmt: skip
+    ]
     said = [process.communicate(timeout=300)[0] for process in started]
     assert all(process.returncode == 0 for process in started), "\n".join(said)
     for path in runs.values():
@@ -45,7 +52,8 @@ def train_all(folder: Path, scenarios: Mapping[str, Mapping[str, Any]], world_si
 
 def finish(run: Path, world_size: int, framework: str = "transformers") -> None:
     """Write job.json and the exit files, and seal."""
-    settings = {name: value for name, value in json.loads((run / "scenario.json").read_text()).items() if value != ""}
+    scenario = json.loads((run / "scenario.json").read_text())
+    settings = {name: value for name, value in scenario.items() if value != ""}
     job = {"format": 1, "run_id": run.name, "procedure": "train_step", "framework": framework,
            "settings": settings, "world_size": world_size}  # fmt: skip
     (run / "job.json").write_text(json.dumps(job))
