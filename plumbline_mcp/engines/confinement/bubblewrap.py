@@ -37,7 +37,7 @@ def wrapped(reach: Reach, command: list[str]) -> list[str]:
     devices = [path for path in map(str, reach.devices) if path not in own]
     mounted = [text for path in devices for text in ("--dev-bind-try", path, path)]
     base = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108 - inside, and private
-    return [*_program(), *base, *reads, *writes, *mounted, "--", *command]
+    return [*_program(), *base, *reads, *writes, *mounted, "--remount-ro", "/", "--", *command]
 
 
 def _program() -> list[str]:

@@ -26,7 +26,13 @@ _READ = EXECUTE | READ_FILE | READ_DIR
 _SCOPED_SINCE, _SCOPED = 6, 0b11
 """Abstract sockets and signals stay inside."""
 
-_NEVER_HELD = "network, shared /dev/shm, file modes and times, sockets on disk, the list of processes"
+_PROC = (
+    *("cpuinfo", "meminfo", "stat", "version", "filesystems", "loadavg", "uptime", "devices", "modules"),
+    *("cgroups", "vmstat", "swaps", "sys", "driver", "bus", "irq", "interrupts", "zoneinfo", "buddyinfo"),
+)
+"""No folder of a process: the environment of the user's other processes may hold secrets, and a rule for
+``/proc/self`` would be one for the process that makes it, not for those that it starts."""
+_NEVER_HELD = "network, shared /dev/shm, file modes and times, sockets on disk"
 _MISSING = {2: "links between folders", 3: "truncation", 5: "device controls", 6: "signals, abstract sockets"}
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -65,7 +71,8 @@ def prepared(reach: Reach) -> Callable[[], None]:
         _allow(ruleset, path, _READ)
     for path in (*reach.writes, Path("/dev/shm")):  # noqa: S108 - shared memory of the job's processes
         _allow(ruleset, path, everything)
-    _allow(ruleset, Path("/proc"), READ_FILE | READ_DIR)
+    for name in _PROC:
+        _allow(ruleset, Path("/proc", name), READ_FILE | READ_DIR)
     for path in reach.devices:
         _allow(ruleset, path, READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE | IOCTL_DEV)
     return apply
