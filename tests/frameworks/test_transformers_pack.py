@@ -9,107 +9,18 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import anyio
-import jinja2
 import numpy as np
 import pytest
-from jinja2.ext import Extension
-from safetensors.numpy import load_file
-from tokenizers import Tokenizer
 
-from checks.records.runs import RunFolder
-from checks.references.packs import load_pack
-from plumbline_mcp.engines.environments import Environment, build
-from plumbline_mcp.engines.foreground import run
-from plumbline_mcp.engines.launching import Launch
-from plumbline_mcp.scan.example_release import write_release
-from plumbline_mcp.scan.example_workload import write_workload
-from plumbline_mcp.workspace import Workspace
+from tests.frameworks.pack_jobs import ROWS, Jobs, pack_environment, sequences
+from tests.frameworks.plain_rendering import rendered
 
 pytestmark = pytest.mark.environment
-ROWS = 40
-
-
-class Jobs:
-    """Runs procedures of the pack on the embedded release; equal launches run once."""
-
-    def __init__(self, folder: Path, environment: Environment) -> None:
-        self.environment = environment
-        self.model, self.workload = folder / "release", folder / "workload.jsonl"
-        self.workspace = Workspace.open(folder / "home")
-        write_release(self.model)
-        write_workload(self.workload, ROWS)
-        self._done: dict[str, RunFolder] = {}
-
-    def run(self, procedure: str, workload: Path | None = None, **settings: Any) -> RunFolder:
-        folder = self.ended(procedure, workload, **settings)
-        assert folder.exits()[0].clean, (folder.path / "logs/rank-00000.err").read_text()[-2000:]
-        return folder
-
-    def ended(self, procedure: str, workload: Path | None = None, **settings: Any) -> RunFolder:
-        """The run folder of a job, however it ended."""
-        inputs = {"model": self.model, "workload": workload or self.workload}
-        launch = Launch(
-            framework="transformers",
-            procedure=procedure,
-            interpreter=self.environment.python,
-            inputs=inputs if procedure == "rows" else {"model": self.model},
-            settings=settings,
-        )
-        key = launch.model_dump_json()
-        if key not in self._done:
-            self._done[key] = anyio.run(run, self.workspace, launch)
-        return self._done[key]
-
-    def conversations(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.workload.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
-    environment = build(load_pack("transformers").about.environment.requirements)
-    return Jobs(tmp_path_factory.mktemp("transformers"), environment)
-
-
-def sequences(folder: RunFolder, epoch: int) -> list[dict[str, list[int]]]:
-    """The recorded sequences of an epoch, padding included."""
-    tensors = load_file(folder.path / f"records/rank-00000/rows-{epoch}-000.safetensors")
-    found = []
-    for number, row in enumerate(tensors["row_ids"]):
-        part = slice(*tensors["offsets"][number : number + 2])
-        names = ("input_ids", "labels", "attention_mask")
-        entry = {name: tensors[name][part].astype(int).tolist() for name in names}
-        found.append({**entry, "row": [int(row)], "batch": [int(tensors["batches"][number])]})
-    return found
-
-
-class Generation(Extension):
-    """Lets jinja2 read generation markers, and do nothing about them."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Any) -> Any:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def rendered(model: Path, conversation: dict[str, Any]) -> list[int]:
-    """Token ids of a conversation by plain jinja2 and tokenizers: none of the framework's code."""
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation])  # noqa: S701 - no page
-    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
-    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-    template = environment.from_string((model / "chat_template.jinja").read_text())
-    special = json.loads((model / "special_tokens_map.json").read_text())
-    text = template.render(
-        messages=conversation["messages"],
-        tools=conversation.get("tools"),
-        add_generation_prompt=False,
-        bos_token=special["bos_token"],
-    )
-    ids: list[int] = (
-        Tokenizer.from_file(str(model / "tokenizer.json")).encode(text, add_special_tokens=False).ids
-    )
-    return ids
+    return Jobs("transformers", tmp_path_factory.mktemp("transformers"), pack_environment("transformers"))
 
 
 def test_each_row_is_recorded_once_an_epoch_with_its_own_tokens(jobs: Jobs) -> None:
