@@ -6,6 +6,7 @@ output, gB = s g whatever the loss: ``scaling`` = <gB, g> / <g, g>, ``residual``
 
 import torch
 from plumbline_recorder.health import Health
+from plumbline_recorder.module_calls import ModuleCalls
 from plumbline_recorder.parameter_names import plain_name
 from plumbline_recorder.reading import local, quiet
 
@@ -54,34 +55,37 @@ def measured(whole: "torch.Tensor", second: "torch.Tensor") -> "dict[str, float]
 
 
 class Adapters:
-    """The LoRA layers of one fully recorded step; hooks stay on them for that step only."""
+    """The LoRA layers of one fully recorded step; listened to for that step only."""
 
     def __init__(self, root: "torch.nn.Module", health: Health) -> None:
-        """Put forward hooks on each layer and its B."""
-        self._health, self._handles = health, []
+        """Listen to each layer and its B."""
+        self._health = health
         self._names: "list[str]" = []
         self._found: "dict[str, object]" = {}
         self._open: "dict[str, Call]" = {}
+        listeners: "list[tuple[torch.nn.Module, object]]" = []
         for name, layer, second in layers_of(root):
             self._names.append(name)
-            self._handles.append(second.register_forward_hook(self._second_called(name)))
-            self._handles.append(layer.register_forward_hook(self._layer_called(name)))
+            listeners += [(second, self._second_called(name)), (layer, self._layer_called(name))]
+        self._calls = ModuleCalls(listeners)
 
     def _second_called(self, name: str) -> object:
-        def hook(module: object, args: tuple, output: object) -> None:
-            if self._health.active and isinstance(output, torch.Tensor) and output.requires_grad:
-                self._open[name] = call = Call(name, self._found, self._health)
-                output.register_hook(call.second)
+        def called(args: tuple, kwargs: dict, output: object) -> None:
+            with self._health.guard("an adapter's output"):
+                if self._health.active and isinstance(output, torch.Tensor) and output.requires_grad:
+                    self._open[name] = call = Call(name, self._found, self._health)
+                    output.register_hook(call.second)
 
-        return hook
+        return called
 
     def _layer_called(self, name: str) -> object:
-        def hook(module: object, args: tuple, output: object) -> None:
-            call = self._open.pop(name, None)
-            if call is not None and isinstance(output, torch.Tensor) and output.requires_grad:
-                output.register_hook(call.whole)
+        def called(args: tuple, kwargs: dict, output: object) -> None:
+            with self._health.guard("an adapted layer's output"):
+                call = self._open.pop(name, None)
+                if call is not None and isinstance(output, torch.Tensor) and output.requires_grad:
+                    output.register_hook(call.whole)
 
-        return hook
+        return called
 
     def take(self) -> "dict[str, object]":
         """What the last backward pass showed of each layer: None where nothing was seen."""
@@ -90,7 +94,5 @@ class Adapters:
         return found
 
     def remove(self) -> None:
-        """Take the hooks off."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        """Stop listening."""
+        self._calls.remove()

@@ -4,6 +4,8 @@ Seen is what Python calls there: not the reduction of DistributedDataParallel, w
 functional collectives of DTensor.
 """
 
+import importlib
+
 import torch
 from plumbline_recorder.health import Health
 from plumbline_recorder.journal import Journal
@@ -47,7 +49,9 @@ class Collectives:
         """Listen to the functions of ``torch.distributed``; nothing where torch was built without it."""
         if not torch.distributed.is_available():
             return
-        import torch.distributed.distributed_c10d as source
+        # It keeps a table of the functions, for torch.compile, that has to name the originals.
+        importlib.import_module("torch.distributed._functional_collectives")
+        source = importlib.import_module("torch.distributed.distributed_c10d")
 
         for name in NAMES:
             patches.replace(source, name, self._listener(name, compiling))

@@ -7,16 +7,12 @@ the model carry nothing of the recorder.
 import weakref
 
 import torch
+from plumbline_recorder.module_calls import compiling
 from plumbline_recorder.parameter_names import names_by_identity, owners_of, unwrapped
 from plumbline_recorder.patches import Patches
 
 COMPILED = "OptimizedModule"
 """The class of what torch.compile makes of a module."""
-
-
-def compiling() -> bool:
-    """Whether torch.compile is tracing this very line."""
-    return torch.compiler.is_compiling()
 
 
 class Roots:
@@ -27,6 +23,7 @@ class Roots:
         self._patches, self._call = patches, call
         self._candidates: "dict[int, object]" = {}
         self._last: "object | None" = None
+        self._watched: "set[object]" = set()
         self._depth = 0
 
     def search(self, parameters: "list[torch.Tensor]") -> None:
@@ -47,8 +44,9 @@ class Roots:
             self._watch_class(type(module))
 
     def _watch_class(self, kind: type) -> None:
-        if not hasattr(kind.__call__, "__plumbline__"):
+        if kind.__call__ not in self._watched:
             self._patches.replace(kind, "__call__", self._watch)
+            self._watched.add(kind.__call__)
 
     def root(self) -> "torch.nn.Module | None":
         """The module called last, or before any call the candidate with most parameters."""

@@ -29,13 +29,13 @@ class Window:
         self.stepped: "set[int]" = set()
 
     def follow(self, root: "torch.nn.Module", health: Health) -> None:
-        """Put hooks on the layers that are followed for this window."""
+        """Listen to the layers that are followed for this window."""
         if self.witnesses is None:
             self.witnesses, self.adapters = Witnesses(root, health), Adapters(root, health)
 
     def let_go(self) -> None:
-        """Take the hooks off."""
-        for followed in (self.witnesses, self.adapters):
+        """Stop listening."""
+        for followed in (self.adapters, self.witnesses):  # the last one to listen stops first
             if followed is not None:
                 followed.remove()
 

@@ -8,8 +8,9 @@ import torch.nn.utils.clip_grad
 import torch.utils.data.dataloader
 from plumbline_recorder.collectives import Collectives
 from plumbline_recorder.health import Health
+from plumbline_recorder.module_calls import compiling
 from plumbline_recorder.patches import Patches
-from plumbline_recorder.roots import Roots, compiling
+from plumbline_recorder.roots import Roots
 from plumbline_recorder.step_record import StepRecord
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 

@@ -28,9 +28,8 @@ class TrainingRecorder:
         with self.health.guard("the start of the recorder"):
             self.health.begin()
             self.health.on_failure(self.journal.close)
-            parts = _import_parts().TrainingParts(self.recording, self.health, self.journal)
-            parts.install()
-            self._parts = parts
+            self._parts = _import_parts().TrainingParts(self.recording, self.health, self.journal)
+            self._parts.install()
 
     def model(self, module: object, when: str) -> None:
         """Record every parameter and buffer of a module: ``when`` is meta, built, start or end."""

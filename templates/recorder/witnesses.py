@@ -2,6 +2,7 @@
 
 import torch
 from plumbline_recorder.health import Health
+from plumbline_recorder.module_calls import ModuleCalls
 from plumbline_recorder.parameter_names import plain_name
 from plumbline_recorder.reading import local, quiet
 
@@ -42,21 +43,19 @@ class Pass:
 
 
 class Witnesses:
-    """The witnesses of one fully recorded step; hooks stay on the modules for that step only."""
+    """The witnesses of one fully recorded step; listened to for that step only."""
 
     def __init__(self, root: "torch.nn.Module", health: Health) -> None:
-        """Put a forward hook on each witness."""
+        """Listen to the last linear layers."""
         self._health = health
         self._passes: "dict[str, list[Pass]]" = {}
         self._chosen: "list[str] | None" = None
         watched = choose(root)
         self._widths = {name: (module.in_features, module.out_features) for name, module in watched}
-        self._handles = [
-            module.register_forward_hook(self._hook(name), with_kwargs=True) for name, module in watched
-        ]
+        self._calls = ModuleCalls([(module, self._listener(name)) for name, module in watched])
 
-    def _hook(self, name: str) -> object:
-        def hook(module: object, args: tuple, kwargs: dict, output: object) -> None:
+    def _listener(self, name: str) -> object:
+        def called(args: tuple, kwargs: dict, output: object) -> None:
             with self._health.guard("a linear layer's input"):
                 given = args[0] if args else kwargs.get("input")
                 if self._health.active and isinstance(output, torch.Tensor) and output.requires_grad:
@@ -64,7 +63,7 @@ class Witnesses:
                     output.register_hook(followed)
                     self._passes.setdefault(name, []).append(followed)
 
-        return hook
+        return called
 
     def take(self) -> "dict[str, torch.Tensor]":
         """``<module>.input`` and ``.grad_output`` of the last layers that the backward pass went through.
@@ -93,7 +92,5 @@ class Witnesses:
             return torch.cat(inputs), torch.cat(gradients)
 
     def remove(self) -> None:
-        """Take the hooks off."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        """Stop listening."""
+        self._calls.remove()

@@ -51,8 +51,22 @@ def main() -> None:
         (OUT / ("%s.%d.json" % (name, RANK))).write_text(json.dumps(digests(model, optimizers)))
         if recorder is not None:
             recorder.close()
+        ours = [pair for pair in everything(torch) if isinstance(pair[1], types.FunctionType)]
+        left = [name for name, value in ours if "__plumbline__" in vars(value)]
+        if left:
+            raise SystemExit("not put back: %s" % left)
     if WORLD > 1:
         torch.distributed.destroy_process_group()
+
+
+def everything(torch: object) -> "list[tuple[str, object]]":
+    """Every name of every module, and of the classes that the recorder replaces methods of."""
+    classes = [torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]
+    classes += torch.nn.Module.__subclasses__()
+    found = [(str(kind), value) for kind in classes for value in vars(kind).values()]
+    for name, module in list(sys.modules.items()):
+        found += [(name + "." + key, value) for key, value in list(getattr(module, "__dict__", {}).items())]
+    return found
 
 
 def seed() -> None:
@@ -63,7 +77,7 @@ def seed() -> None:
     import torch
 
     random.seed(5)
-    np.random.seed(5)  # noqa: NPY002 - the generator that frameworks seed
+    np.random.seed(5)
     torch.manual_seed(5 + RANK)
 
 
@@ -82,7 +96,7 @@ def digests(model: object, optimizers: list) -> "dict[str, str]":
             for parameter in group["params"]:
                 for _, value in sorted(optimizer.state.get(parameter, {}).items()):
                     state.update(raw(value) if isinstance(value, torch.Tensor) else repr(value).encode())
-    generators = [repr(random.getstate()), repr(np.random.get_state()), raw(torch.get_rng_state()).hex()]  # noqa: NPY002
+    generators = [repr(random.getstate()), repr(np.random.get_state()), raw(torch.get_rng_state()).hex()]
     rng = hashlib.sha256("".join(generators).encode()).hexdigest()
     return {"weights": weights.hexdigest(), "state": state.hexdigest(), "rng": rng}
 

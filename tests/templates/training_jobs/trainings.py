@@ -1,7 +1,9 @@
 """The trainings: each returns its model and optimizers after a few steps."""
 
 import contextlib
+import copy
 import functools
+import io
 import os
 
 import torch
@@ -85,7 +87,7 @@ def loop(
     for _ in range(steps):
         for micro in range(accumulation):
             ids, labels = batch()
-            with (sync(micro) if sync else contextlib.nullcontext()):
+            with sync(micro) if sync else contextlib.nullcontext():
                 with context():
                     if outside:
                         loss = mean_loss(called(ids), labels)
@@ -99,7 +101,12 @@ def loop(
             optimizer.zero_grad()
 
 
-def run(model: nn.Module, optimizers: "list[torch.optim.Optimizer] | None" = None, called: object = None, **how: object) -> tuple:
+def run(
+    model: nn.Module,
+    optimizers: "list[torch.optim.Optimizer] | None" = None,
+    called: object = None,
+    **how: object,
+) -> tuple:
     optimizers = optimizers or [adamw(model)]
     loop(model if called is None else called, optimizers, **how)
     return model, optimizers
@@ -202,7 +209,9 @@ def closure() -> tuple:
 
 def two_optimizers() -> tuple:
     model = Model()
-    matrices = [value for name, value in model.named_parameters() if name.endswith(("up.weight", "down.weight"))]
+    matrices = [
+        value for name, value in model.named_parameters() if name.endswith(("up.weight", "down.weight"))
+    ]
     held = {id(value) for value in matrices}
     rest = [value for value in model.parameters() if id(value) not in held]
     kind = getattr(torch.optim, "Muon", torch.optim.SGD)
@@ -214,7 +223,9 @@ class Container(torch.optim.Optimizer):
 
     def __init__(self, parts: "list[torch.optim.Optimizer]") -> None:
         self.parts = parts
-        super().__init__([value for part in parts for group in part.param_groups for value in group["params"]], {})
+        super().__init__(
+            [value for part in parts for group in part.param_groups for value in group["params"]], {}
+        )
 
     def step(self, closure: object = None) -> None:
         for part in self.parts:
@@ -271,6 +282,122 @@ def labels_kept_from_the_model() -> tuple:
 
 
 labels_kept_from_the_model.settings = {"label_smoothing": 0.1}
+
+
+def pickled_midway() -> tuple:
+    """A copy and a pickle of the model carry nothing of the recorder."""
+    model = Model()
+    optimizer = adamw(model)
+    loop(model, [optimizer], steps=1)
+    copied, kept = copy.deepcopy(model), io.BytesIO()
+    torch.save(model, kept)
+    if b"plumbline" in kept.getvalue():
+        raise RuntimeError("the pickle of the model names the recorder")
+    loop(model, [optimizer], steps=1)
+    return nn.ModuleList([model, copied]), [optimizer]
+
+
+class Lora(nn.Module):
+    """A LoRA layer as peft lays it out, with a wrong factor."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base_layer = base.requires_grad_(False)
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(base.in_features, 4, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(4, base.out_features, bias=False)})
+        nn.init.normal_(self.lora_B["default"].weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(x) + self.lora_B["default"](self.lora_A["default"](x)) * 1.75
+
+
+def adapters() -> tuple:
+    model = Model().requires_grad_(False)
+    model.blocks[1].down = Lora(model.blocks[1].down)
+    held = [value for value in model.parameters() if value.requires_grad]
+    return run(model, [torch.optim.AdamW(held, lr=1e-3)])
+
+
+class Fused(Model):
+    """As a fused last layer: log-probabilities of the next tokens, masked, and no logits."""
+
+    def forward(self, input_ids: torch.Tensor, labels: "torch.Tensor | None" = None) -> object:
+        logits = super().forward(input_ids)
+        wanted = labels[:, 1:]
+        every = torch.log_softmax(logits[:, :-1], -1)
+        found = every.gather(-1, wanted.clamp(min=0).unsqueeze(-1)).squeeze(-1).masked_fill(wanted < 0, 0)
+        return {"loss": -found.sum() / (wanted >= 0).sum(), "log_probs": found}
+
+
+def fused() -> tuple:
+    return run(Fused())
+
+
+def sampled() -> tuple:
+    return run(Model())
+
+
+sampled.settings = {"sample_elements": 100}
+
+
+def metrics_only() -> tuple:
+    return run(Model())
+
+
+metrics_only.settings = {"record_steps": []}
+
+
+# transformers
+
+
+def trainer(**more: object) -> tuple:
+    """A Trainer on a small Llama: rows with padding, two micro-batches a step."""
+    import tempfile
+
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(3)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, attention_dropout=0.1, **shape))
+    rows = []
+    for length in torch.randint(5, LENGTH, (32,)).tolist():
+        ids = torch.randint(0, VOCABULARY, (length,)).tolist()
+        rest = LENGTH - length
+        labels = [-100, -100, *ids[2:], *[-100] * rest]
+        rows.append(
+            {"input_ids": ids + [0] * rest, "labels": labels, "attention_mask": [1] * length + [0] * rest}
+        )
+    arguments = TrainingArguments(
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        max_steps=3,
+        learning_rate=1e-3,
+        max_grad_norm=0.5,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+        **more,
+    )
+    trained = Trainer(model=model, args=arguments, train_dataset=rows)
+    trained.train()
+    return model, [trained.optimizer]
+
+
+def trainer_plain() -> tuple:
+    return trainer()
+
+
+def trainer_bfloat16() -> tuple:
+    return trainer(bf16=True)
+
+
+def trainer_smoothed() -> tuple:
+    return trainer(label_smoothing_factor=0.1)
+
+
+trainer_smoothed.settings = {"label_smoothing": 0.1}
 
 
 # Two ranks
