@@ -47,16 +47,21 @@ def test_the_embedded_release_passes_every_check_and_is_reported(tmp_path: Path)
     told: list[tuple[float, float | None, str]] = []
     result = anyio.run(onboard, workspace, None, lambda *step: told.append(step))
     assert result.outcome is Outcome.PASS, [verdict.reason for verdict in result.verdicts]
-    assert [verdict.check for verdict in result.verdicts] == ["image", "data", "export"]
+    judged = ["image", "data", "load", "optimizer_step", "export"]
+    assert [verdict.check for verdict in result.verdicts] == judged
+    assert result.dry_run is not None
+    assert result.dry_run.started
     assert [stored.verdict.id for stored in workspace.verdicts()] == [v.id for v in result.verdicts][::-1]
     labels = next(part for part in result.verdicts[1].parts if part.name == "labels")
     assert labels.coverage is not None
     assert labels.coverage.judged == labels.coverage.total > 400
+    assert result.report is not None
     assert all(verdict.id in result.report.read_text() for verdict in result.verdicts)
+    assert result.result is not None
     assert result.result.score is Score.QUIET
     steps = [done for done, _, _ in told]
     assert steps == sorted(steps)
-    assert len({message for _, _, message in told}) > 7
+    assert len({message for _, _, message in told}) > 12
 
 
 @pytest.mark.environment
@@ -64,9 +69,12 @@ def test_a_planted_fault_is_found_at_its_place_and_alone(tmp_path: Path) -> None
     workspace = Workspace.open(tmp_path / "home")
     result = anyio.run(onboard, workspace, "stop-token-unlabelled")
     assert result.outcome is Outcome.FAIL
+    assert result.result is not None
     assert result.result.score is Score.FOUND, (result.result.seen, result.result.extra)
     outcomes = {verdict.check: verdict.outcome for verdict in result.verdicts}
     assert outcomes == {"image": Outcome.PASS, "data": Outcome.FAIL, "export": Outcome.PASS}
+    assert result.report is not None
+    assert result.markdown is not None
     for page in (result.report, result.markdown):
         text = page.read_text(encoding="utf-8")
         assert "Planted on purpose:" in text

@@ -9,8 +9,11 @@ from typing import Any
 import anyio
 import pytest
 
+import checks
+from checks.references.packs import load_pack
+from plumbline_mcp.engines.images import Image, Mount
 from plumbline_mcp.errors import PlumblineError, UsageError
-from plumbline_mcp.scan.target import load_target, prepared_python
+from plumbline_mcp.scan.target import TargetEnvironment, TargetFile, load_target, prepared_python
 from plumbline_mcp.scan.target_writing import Given, write_target
 from tests.wheels import write_wheel
 
@@ -49,8 +52,6 @@ def test_relative_paths_are_relative_to_the_file(folder: Path, monkeypatch: pyte
 def test_settings_reach_the_jobs_that_know_them(folder: Path) -> None:
     text = 'commit = "5.24.0"\n' + BASE + PYTHON + "[recipe]\nepochs = 3\n[settings.rows]\nbatch_size = 2\n"
     subject = load_target(written(folder, text)).subject(Path(sys.executable))
-    from checks.references.packs import load_pack
-
     pack = load_pack("transformers")
     assert subject.settings_of(pack, "rows") == {"epochs": 3, "batch_size": 2}
     assert subject.settings_of(pack, "export") == {}
@@ -148,3 +149,10 @@ def test_requirements_become_an_interpreter(
     (folder / "pins.txt").write_text(f"leaf==2.0 --hash=sha256:{'0' * 64}\n")
     with pytest.raises(PlumblineError, match="DO NOT MATCH THE HASHES"):
         anyio.run(prepared_python, target, folder / "images")
+
+
+def test_every_key_is_described() -> None:
+    page = (Path(checks.__file__).parent.parent / "docs" / "target.md").read_text(encoding="utf-8")
+    for model in (TargetFile, TargetEnvironment, Image, Mount):
+        for name in model.model_fields:
+            assert name in page, f"{model.__name__}.{name}"

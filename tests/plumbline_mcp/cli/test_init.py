@@ -1,0 +1,98 @@
+"""``plumbline init``: a checked target from flags, or from questions on a terminal."""
+
+import json
+import os
+import pty
+import sys
+from pathlib import Path
+
+import pytest
+
+from plumbline_mcp.scan.target import load_target
+from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "release").mkdir()
+    (tmp_path / "release" / "config.json").write_text("{}")
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    return tmp_path
+
+
+FLAGS = ("--framework", "transformers", "--model", "release", "--workload", "rows.jsonl")
+
+
+def test_flags_become_a_target_that_loads(folder: Path) -> None:
+    flags = (*FLAGS, "--python", sys.executable, "--set", "epochs=3", "--set", "shuffle=false", "--json")
+    done = plumbline("init", *flags, home=folder / "home", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["target"] == str(folder / "target.toml")
+    assert told["steps"][0] == "image"
+    target = load_target(folder / "target.toml")
+    assert target.file.recipe == {"epochs": 3, "shuffle": False}
+    assert target.file.model == Path("release")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ((), "nothing says which framework"),
+        (FLAGS, "nothing says which environment"),
+        ((*FLAGS, "--pack-environment", "--image", "x"), "name two environments"),
+        ((*FLAGS, "--image", "trainer:latest"), "names no content"),
+        ((*FLAGS, "--pack-environment", "--set", "epochs=0"), "setting epochs is 0; give at least 1"),
+        ((*FLAGS, "--pack-environment", "--set", "epochs"), "'epochs' is not NAME=VALUE"),
+    ],
+)
+def test_what_does_not_fit_is_said_and_nothing_is_written(
+    folder: Path, flags: tuple[str, ...], says: str
+) -> None:
+    done = plumbline("init", *flags, home=folder / "home", cwd=folder)
+    assert done.returncode == 3
+    assert says in " ".join(done.stderr.replace("\n  next:", ";").split())
+    assert not (folder / "target.toml").exists()
+
+
+def test_a_target_that_is_there_stays(folder: Path) -> None:
+    (folder / "target.toml").write_text("mine")
+    done = plumbline("init", *FLAGS, "--pack-environment", home=folder / "home", cwd=folder)
+    assert done.returncode == 3
+    assert "is there already" in done.stderr
+    assert (folder / "target.toml").read_text() == "mine"
+    done = plumbline("init", *FLAGS, "--pack-environment", "--force", home=folder / "home", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    load_target(folder / "target.toml")
+
+
+def test_what_no_flag_says_is_asked_on_a_terminal(folder: Path) -> None:
+    child, descriptor = pty.fork()
+    if child == 0:
+        os.chdir(folder)
+        variables = environment(folder / "home", TERM="dumb", COLUMNS="100")
+        os.execve(LAUNCHER, [str(LAUNCHER), "init", "--framework", "transformers"], variables)  # noqa: S606 - a pty needs a fork
+    os.write(descriptor, f"release\nrows.jsonl\npython\n{sys.executable}\n".encode())
+    while True:
+        try:
+            if not os.read(descriptor, 65536):
+                break
+        except OSError:
+            break
+    _, status = os.waitpid(child, 0)
+    os.close(descriptor)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert load_target(folder / "target.toml").file.environment.python == Path(sys.executable)
+
+
+def test_a_target_and_a_plant_do_not_go_together(folder: Path) -> None:
+    done = plumbline("onboard", "target.toml", "--plant", "x", home=folder / "home", cwd=folder)
+    assert done.returncode == 3
+    assert "embedded release alone" in " ".join(done.stderr.split())
+
+
+def test_onboard_names_the_mistake_in_a_target(folder: Path) -> None:
+    (folder / "target.toml").write_text("format = 1\n")
+    done = plumbline("onboard", "target.toml", home=folder / "home", cwd=folder)
+    assert done.returncode == 3
+    assert f"{folder / 'target.toml'}: framework: Field required" in done.stderr
