@@ -1,4 +1,4 @@
-"""The steps of a scan: which there are, who gets which setting, and how a recipe that cannot start ends it."""
+"""The steps of a scan: which there are, who gets which setting, how a recipe that cannot start ends it."""
 
 import sys
 from pathlib import Path
