@@ -15,12 +15,18 @@ def read_tokenizer(job: dict) -> object:
     """The release's tokenizer, with the template that the job names."""
     tokenizer = AutoTokenizer.from_pretrained(job["inputs"]["model"])
     named = job["inputs"].get("template")
-    if named is None and not hasattr(transformers.utils, "CHAT_TEMPLATE_FILE"):
+    if named is None and template_by_hand():
         named = Path(job["inputs"]["model"], "chat_template.jinja")
-        print("transformers %s reads no chat_template.jinja: it is given by hand" % transformers.__version__)
     if named is not None:
         tokenizer.chat_template = Path(named).read_text(encoding="utf-8")
     return tokenizer
+
+
+def template_by_hand() -> "list[str]":
+    """What stands in where this version does not read the release's template file by itself."""
+    if hasattr(transformers.utils, "CHAT_TEMPLATE_FILE"):
+        return []
+    return ["transformers %s reads no chat_template.jinja: it was given by hand" % transformers.__version__]
 
 
 def encode(job: dict, tokenizer: object, progress: object) -> "list[dict]":

@@ -3,7 +3,13 @@
 import inspect
 
 import torch
-from plumbline_binding.encoding import encode, make_collator, read_tokenizer, tokenizer_argument
+from plumbline_binding.encoding import (
+    encode,
+    make_collator,
+    read_tokenizer,
+    template_by_hand,
+    tokenizer_argument,
+)
 from plumbline_binding.model import read_config, release_class
 from plumbline_binding.recipe import parse
 from transformers import Trainer
@@ -56,7 +62,8 @@ def rows(job: dict, writer: object, progress: object) -> "list[str]":
         data_set.fetched.clear()
         start_epoch(loader, epoch)
         record_epoch(trainer, loader, data_set, epoch + 1, writer, progress)
-    return ["a module without weights stood in for the model: only the signature of its forward is used"]
+    stand_in = "a module without weights stood in for the model: only the signature of its forward is used"
+    return [stand_in, *template_by_hand()]
 
 
 def make_trainer(job: dict, tokenizer: object, data_set: LoggedRows) -> Trainer:

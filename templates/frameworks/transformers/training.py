@@ -1,6 +1,12 @@
 """The Trainer of a recipe, watched by the recorder."""
 
-from plumbline_binding.encoding import encode, make_collator, read_tokenizer, tokenizer_argument
+from plumbline_binding.encoding import (
+    encode,
+    make_collator,
+    read_tokenizer,
+    template_by_hand,
+    tokenizer_argument,
+)
 from plumbline_binding.model import load_model, trainable
 from plumbline_binding.recipe import optimizer_class, parse
 from transformers import Trainer, TrainerCallback, set_seed
@@ -37,7 +43,7 @@ def watch_batches(trainer: Trainer, recorder: object) -> None:
 
 
 def train(job: dict, recorder: object, progress: object) -> "list[str]":
-    """Train by the recipe. Returns what stood in for what: nothing."""
+    """Train by the recipe. Returns what stood in for what."""
     settings = job["settings"]
     arguments = parse(job)
     set_seed(arguments.seed)
@@ -57,4 +63,4 @@ def train(job: dict, recorder: object, progress: object) -> "list[str]":
     )
     watch_batches(trainer, recorder)
     trainer.train()
-    return []
+    return template_by_hand()
