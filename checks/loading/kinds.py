@@ -127,34 +127,53 @@ def _truncated(wanted: Values, found: Values) -> Difference | None:
 
 
 def _wrong_scale(wanted: Values, found: Values) -> Difference | None:
-    """One factor, or powers of two only, on all that differs: a scale of a block, a row or the whole."""
-    ratios, rows, columns, differing = _ratios(wanted, found)
-    if ratios is None or differing < _FEW:
+    """A few positive factors on all that differs: scales of blocks that are wrong, or another block's."""
+    ratios = _ratios(wanted, found)
+    if ratios is None or ratios.differing < _FEW or ratios.low <= 0:
         return None
-    place = f"rows {rows[0]} to {rows[1]}, columns {columns[0]} to {columns[1]}"
-    low, high = float(ratios.min()), float(ratios.max())
-    if (
-        low * high > 0
-        and abs(high - low) <= SAME_DIRECTION_RESIDUAL * 2 * abs(low)
-        and abs(low - 1) >= SCALED_BY
-    ):
-        factor = float(np.median(ratios))
-        return Difference(
-            "wrong-scale", f"{differing} elements ({place}) are {factor:.6g} times the release's"
-        )
-    mantissas, _ = np.frexp(ratios)
-    if np.all(mantissas == 0.5):
-        return Difference(
-            "wrong-scale",
-            f"{differing} elements ({place}) are the release's times powers of two, {low:.6g} to {high:.6g}",
-        )
+    place = (
+        f"{ratios.differing} elements (rows {ratios.rows[0]} to {ratios.rows[1]}, columns"
+        f" {ratios.columns[0]} to {ratios.columns[1]})"
+    )
+    if len(ratios.steps) <= 2 and ratios.high - ratios.low <= 2 * SAME_DIRECTION_RESIDUAL * ratios.low:
+        factor = (ratios.low + ratios.high) / 2
+        if abs(factor - 1) >= SCALED_BY:
+            return Difference("wrong-scale", f"{place} are {factor:.6g} times the release's")
+        return None
+    if len(ratios.steps) <= min(_FACTORS, ratios.differing // _SMALLEST_BLOCK):
+        factors = f"{ratios.low:.6g} to {ratios.high:.6g}"
+        return Difference("wrong-scale", f"{place} are the release's times a few factors, {factors}")
     return None
 
 
-def _ratios(wanted: Values, found: Values) -> tuple[Floats | None, tuple[int, int], tuple[int, int], int]:
-    """Found over wanted where they differ, with the first and last row and column; None for no ratio."""
-    gathered, differing = [], 0
-    bounds = [1 << 62, -1, 1 << 62, -1]
+_FACTORS, _SMALLEST_BLOCK, _STEP = 64, 32, 2.0**-6
+"""Distinct factors at most, at most one for a format's smallest block; within 1.1 percent they are one."""
+
+
+@dataclass
+class _Ratios:
+    """Found over wanted, where they differ: how many, in which rows and columns, as steps of a logarithm."""
+
+    differing: int = 0
+    rows: tuple[int, int] = (1 << 62, -1)
+    columns: tuple[int, int] = (1 << 62, -1)
+    low: float = float("inf")
+    high: float = float("-inf")
+    steps: set[int] = field(default_factory=set)
+
+    def add(self, ratios: Floats, rows: Floats, columns: Floats) -> None:
+        """Take in what differs in a block of rows."""
+        self.differing += ratios.size
+        self.rows = (min(self.rows[0], int(rows.min())), max(self.rows[1], int(rows.max())))
+        self.columns = (min(self.columns[0], int(columns.min())), max(self.columns[1], int(columns.max())))
+        self.low, self.high = min(self.low, float(ratios.min())), max(self.high, float(ratios.max()))
+        if self.low > 0:
+            self.steps |= set(np.unique(np.rint(np.log2(ratios) / _STEP)).astype(int).tolist())
+
+
+def _ratios(wanted: Values, found: Values) -> _Ratios | None:
+    """None where an element that differs has no ratio: a zero became a number, or one is not finite."""
+    result = _Ratios()
     for first, last in blocks(wanted.shape):
         left = wanted.rows(first, last).astype(np.float64)
         right = found.rows(first, last).astype(np.float64)
@@ -162,19 +181,10 @@ def _ratios(wanted: Values, found: Values) -> tuple[Floats | None, tuple[int, in
         if not unequal.any():
             continue
         if np.any(unequal & ((left == 0) | ~np.isfinite(left) | ~np.isfinite(right))):
-            return None, (0, 0), (0, 0), 0
+            return None
         at = np.nonzero(unequal)
-        bounds = [
-            min(bounds[0], first + int(at[0].min())),
-            max(bounds[1], first + int(at[0].max())),
-            min(bounds[2], int(at[1].min())),
-            max(bounds[3], int(at[1].max())),
-        ]
-        differing += at[0].size
-        gathered.append(np.unique(right[unequal] / left[unequal])[:4096])
-    if not gathered:
-        return None, (0, 0), (0, 0), 0
-    return np.concatenate(gathered), (bounds[0], bounds[1]), (bounds[2], bounds[3]), differing
+        result.add(right[unequal] / left[unequal], first + at[0], at[1])
+    return result if result.differing else None
 
 
 def named_from_digests(expected: Expected, box: Box, entry: Recorded) -> Difference:

@@ -10,6 +10,8 @@ from plumbline_mcp.scan.example_spec import ReleaseSpec, Shape
 from plumbline_mcp.scan.example_storage import StoredTensor, matrix, normal
 
 _RANK, _HEAD, _EXPERT = 32, 16, 32
+_ROPE, _RAGGED_ROPE = 32, 16
+"""The part of a head that carries positions: with the rank it makes two blocks of 32 rows, or one and a half."""
 _DENSE_LAYERS = 1
 
 
@@ -32,7 +34,7 @@ def config(spec: ReleaseSpec) -> dict[str, Any]:
         "num_key_value_heads": shape.heads,
         "q_lora_rank": _RANK,
         "qk_nope_head_dim": _HEAD,
-        "qk_rope_head_dim": _HEAD,
+        "qk_rope_head_dim": _rope(spec),
         "rms_norm_eps": 1e-06,
         "rope_theta": 10000.0,
         "routed_scaling_factor": 2.5,
@@ -44,6 +46,10 @@ def config(spec: ReleaseSpec) -> dict[str, Any]:
     return decoder_config(spec, own)
 
 
+def _rope(spec: ReleaseSpec) -> int:
+    return _RAGGED_ROPE if spec.ragged else _ROPE
+
+
 def _gated(prefix: str, inner: int, hidden: int) -> list[tuple[str, int, int]]:
     return [
         (f"{prefix}.gate_proj", inner, hidden),
@@ -52,11 +58,11 @@ def _gated(prefix: str, inner: int, hidden: int) -> list[tuple[str, int, int]]:
     ]
 
 
-def _matrices(layer: int, shape: Shape) -> list[tuple[str, int, int]]:
+def _matrices(layer: int, shape: Shape, rope: int) -> list[tuple[str, int, int]]:
     attention = [
         ("self_attn.q_a_proj", _RANK, shape.hidden),
-        ("self_attn.q_b_proj", shape.heads * 2 * _HEAD, _RANK),
-        ("self_attn.kv_a_proj_with_mqa", _RANK + _HEAD, shape.hidden),
+        ("self_attn.q_b_proj", shape.heads * (_HEAD + rope), _RANK),
+        ("self_attn.kv_a_proj_with_mqa", _RANK + rope, shape.hidden),
         ("self_attn.kv_b_proj", shape.heads * 2 * _HEAD, _RANK),
         ("self_attn.o_proj", shape.hidden, shape.heads * _HEAD),
     ]
@@ -68,10 +74,11 @@ def _matrices(layer: int, shape: Shape) -> list[tuple[str, int, int]]:
 
 
 def _layer(
-    random: np.random.Generator, prefix: str, layer: int, shape: Shape, quantized: bool
+    random: np.random.Generator, prefix: str, layer: int, spec: ReleaseSpec
 ) -> Iterator[tuple[str, StoredTensor]]:
-    for name, rows, columns in _matrices(layer, shape):
-        yield from matrix(random, f"{prefix}.{name}", rows, columns, quantized)
+    shape = spec.shape
+    for name, rows, columns in _matrices(layer, shape, _rope(spec)):
+        yield from matrix(random, f"{prefix}.{name}", rows, columns, spec.quantized)
     norms = (
         ("self_attn.q_a_layernorm", _RANK),
         ("self_attn.kv_a_layernorm", _RANK),
@@ -88,7 +95,5 @@ def _layer(
 
 def tensors(spec: ReleaseSpec) -> Iterator[tuple[str, StoredTensor]]:
     """Every tensor by its on-disk name."""
-    shape, random = spec.shape, np.random.Generator(np.random.PCG64(spec.seed))
-    yield from decoder_tensors(
-        spec, random, lambda prefix, number: _layer(random, prefix, number, shape, spec.quantized)
-    )
+    random = np.random.Generator(np.random.PCG64(spec.seed))
+    yield from decoder_tensors(spec, random, lambda prefix, number: _layer(random, prefix, number, spec))

@@ -31,6 +31,9 @@ class ReleaseSpec(Frozen):
     intermediate: int = Field(
         64, description="equal to hidden: a transposed down projection has the right shape; 96: it has not"
     )
+    ragged: bool = Field(
+        False, description="deepseek_v3: one matrix ends in half a scale block, as in the published models"
+    )
     tied: bool = Field(False, description="the output head is the embedding")
     multi_token: bool = Field(False, description="carries tensors that transformers does not build")
     template: Literal["own stop", "next header"] = "own stop"
