@@ -4,12 +4,15 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from tests.soak import job_points
 from tests.soak.full_disk import Filled, fractions, play_full
+from tests.soak.job_points import JobPlayed
 from tests.soak.points import Clean, Played, choose, play, rehearse
 from tests.soak.programs import NAMES, Inputs, Skipped
 
@@ -31,13 +34,14 @@ def main(arguments: list[str]) -> int:
         filled = _fill(programs, asked, folder)
     except Skipped as reason:
         filled, skipped["full disks"] = [], str(reason)
-    for table in (_table(stopped), _disk_table(filled)):
+    jobs = _kill_jobs(asked, folder)
+    for table in (_table(stopped), _disk_table(filled), _job_table(jobs)):
         if table.row_count:
             Console(width=110).print(table)
     for name, reason in skipped.items():
         sys.stdout.write(f"not soaked: {name}: {reason}\n")
-    broken = sum(bool(played.violations) for played in [*stopped, *filled])
-    count = f"{len(stopped)} kill points and {len(filled)} full disks"
+    broken = sum(bool(played.violations) for played in [*stopped, *filled, *jobs])
+    count = f"{len(stopped)} kill points, {len(filled)} full disks and {len(jobs)} kill points of jobs"
     sys.stdout.write(f"{count}, {broken} violated, seed {asked.seed}\n")
     if broken:
         sys.stdout.write(f"the places of violated points are kept in {folder}\n")
@@ -69,10 +73,25 @@ def _fill(programs: dict[str, Clean], asked: argparse.Namespace, folder: Path) -
     return results
 
 
+def _kill_jobs(asked: argparse.Namespace, folder: Path) -> list[JobPlayed]:
+    """Whoever starts, supervises or ends a job is killed."""
+    if not asked.jobs:
+        return []
+    inputs = job_points.Inputs(folder / "job")
+    lives, results = job_points.rehearse(inputs, folder / "rehearsal" / "job"), []
+    for number, point in enumerate(job_points.choose(asked.jobs, asked.seed), start=1):
+        played = job_points.play(inputs, lives, point, folder / f"job-{number:03d}")
+        results.append(played)
+        said = f"{point.victim} killed at {point.fraction:.2f}: {', '.join(played.states)}"
+        _say(f"[job {number}/{asked.jobs}] {said}", played.violations)
+    return results
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--points", type=int, default=64, help="how many, over all programs (64)")
     parser.add_argument("--disks", type=int, default=24, help="how many full disks, over all programs (24)")
+    parser.add_argument("--jobs", type=int, default=100, help="how many kill points of jobs (100)")
     parser.add_argument("--seed", type=int, default=20261130)
     parser.add_argument("--program", action="append", choices=NAMES, help="may be repeated; all by default")
     return parser
@@ -118,6 +137,23 @@ def _disk_table(results: list[Filled]) -> Table:
         enough = sum(filled.enough for filled in group)
         broken = sum(bool(filled.violations) for filled in group)
         table.add_row(name, *map(str, (len(group), len(group) - enough - broken, enough, broken)))
+    return table
+
+
+def _job_table(results: list[JobPlayed]) -> Table:
+    table = Table(title="whoever starts, supervises or ends a job was killed, then the job was run again")
+    for column in ("killed", "points", "late", "how its run ended", "violated"):
+        table.add_column(column, justify="right" if column in ("points", "late", "violated") else "left")
+    for victim in dict.fromkeys(played.point.victim for played in results):
+        group = [played for played in results if played.point.victim == victim]
+        ended = Counter(state for played in group for state in played.states)
+        table.add_row(
+            victim,
+            str(len(group)),
+            str(sum(played.late for played in group)),
+            ", ".join(f"{count} {state}" for state, count in ended.most_common()),
+            str(sum(bool(played.violations) for played in group)),
+        )
     return table
 
 

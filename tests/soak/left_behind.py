@@ -128,7 +128,9 @@ def unfinished_runs(place: Place) -> list[str]:
         return []
     sealed = {run.run_id for run in workspace.runs_list(RunState.SEALED, limit=MANY)}
     running = [
-        f"{run.run_id} still counts as running" for run in workspace.runs_list(RunState.RUNNING, limit=MANY)
+        f"{run.run_id} still counts as {state}"
+        for state in (RunState.SUBMITTING, RunState.RUNNING)
+        for run in workspace.runs_list(state, limit=MANY)
     ]
     workspace.close()
     names = (path.name for path in workspace.runs.iterdir() if path.is_dir())

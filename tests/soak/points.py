@@ -18,6 +18,8 @@ GRACE_S = 10.0
 """A job has 2 s for itself and 3 s after SIGTERM before its supervisor kills it; the rest is for a busy
 machine.
 """
+JOB_S = 90.0
+"""A job goes on when its client is killed: so long may it take to its own end, on a busy machine."""
 END_S = 40.0
 """How long a program may take to end: a supervisor's two graces, on a busy machine."""
 EARLIER = 4
@@ -145,7 +147,9 @@ def _played(clean: Clean, point: Point, folder: Path) -> Played:
         played.code = process.wait()
     if process.stdin is not None:
         process.stdin.close()
-    played.gone_after_s, left = wait_until_gone(folder, known, process.pid, GRACE_S)
+    going_on = point.signal == "KILL" and program.starts_jobs
+    grace_s = JOB_S if going_on else GRACE_S
+    played.gone_after_s, left = wait_until_gone(folder, known, process.pid, grace_s)
     played.survivors += [f"process {one.pid} survived: {one.command[:150]}" for one in left]
     _judge_stopped(clean, place, played)
     played.rerun = judge_rerun(clean, place)

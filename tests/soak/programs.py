@@ -55,7 +55,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Program:
-    """One command line and what it needs. ``seed`` fills a fresh workspace before it starts."""
+    """One command line and what it needs. ``seed`` fills a fresh workspace before it starts.
+
+    One that ``starts_jobs`` may leave a job that goes on when it is killed.
+    """
 
     name: str
     arguments: tuple[str, ...]
@@ -64,6 +67,7 @@ class Program:
     seed: Path | None = None
     launcher: Path = LAUNCHER
     messages: tuple[str, ...] = ()
+    starts_jobs: bool = False
 
     def prepare(self, place: Place) -> None:
         """Put what the program finds into a fresh place."""
@@ -184,9 +188,8 @@ def _environment(inputs: Inputs) -> Program:
     pack, wheels = inputs.pack()
     sides = ("--model", str(inputs.tiny()[1]), "--workload", str(inputs.tiny()[3]))
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
-    return Program(
-        "environment", ("run", "rows", "--framework", str(pack), *sides, "--json"), offline, own_cache=True
-    )
+    arguments = ("run", "rows", "--framework", str(pack), *sides, "--json")
+    return Program("environment", arguments, offline, own_cache=True, starts_jobs=True)
 
 
 def _run(procedure: str) -> Callable[[Inputs], Program]:
@@ -195,14 +198,14 @@ def _run(procedure: str) -> Callable[[Inputs], Program]:
         folder = inputs.embedded()
         workload = ("--workload", str(folder / "workload.jsonl")) if procedure == "rows" else ()
         options = ("--model", str(folder / "release"), *workload, "--json")
-        return Program(f"run {procedure}", ("run", procedure, *options))
+        return Program(f"run {procedure}", ("run", procedure, *options), starts_jobs=True)
 
     return made
 
 
 def _onboard(_: Inputs) -> Program:
     _need_environment()
-    return Program("onboard", ("onboard", "--json"))
+    return Program("onboard", ("onboard", "--json"), starts_jobs=True)
 
 
 def _serve(inputs: Inputs) -> Program:
