@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from checks.records.runs import Ending, Job, read_json
-from plumbline_mcp.engines.confinement.choosing import Chosen, Unavailable, choose
+from plumbline_mcp.engines.confinement.choosing import NONE, Chosen, Unavailable, choose
 from plumbline_mcp.engines.engine import State, Status, final_state
+from plumbline_mcp.engines.images import runtime_of
 from plumbline_mcp.engines.launching import Launch, prepare, write_run
 from plumbline_mcp.engines.local import files
 from plumbline_mcp.engines.local.files import Cancel, RunFiles
@@ -83,6 +84,9 @@ class LocalEngine:
     def _confinement(self, launch: Launch) -> Chosen:
         inputs = [path.expanduser().absolute() for path in launch.inputs.values()]
         interpreter = launch.interpreter.expanduser().absolute()
+        container = runtime_of(interpreter)
+        if container is not None:  # its client needs its store and its daemon; the container holds the job
+            return Chosen(NONE, f"inside a {container} container")
         try:
             return choose(launch.confinement, self._workspace.runs, interpreter, inputs)
         except Unavailable as error:

@@ -151,5 +151,6 @@ def test_a_job_runs_inside_the_pinned_image_and_leaves_a_sealed_run(podman: Podm
     assert "CONTAINERS_CONF" not in seen["environment"]
     job = json.loads((run / "job.json").read_text())
     assert job["target"]["image"] == podman.image
+    assert job["confinement"] == "none (inside a podman container)"
     assert job["interpreter"].startswith(str(home / "images"))
     assert (run / "manifest.json").is_file()
