@@ -172,9 +172,9 @@ def write_run(prepared: Prepared, run: Path) -> Job:
 def _write_hooks(prepared: Prepared, run: Path) -> None:
     hooks = run / "hooks"
     shutil.copy(prepared.script, hooks / prepared.script.name)
-    (hooks / "plumbline_recorder").mkdir()
-    for path in sorted(RECORDER.glob("*.py")):
-        shutil.copy(path, hooks / "plumbline_recorder" / path.name)
+    (hooks / "plumbline_recorder" / "inject").mkdir(parents=True)
+    for path in (*sorted(RECORDER.glob("*.py")), *sorted(RECORDER.glob("inject/*.py"))):
+        shutil.copy(path, hooks / "plumbline_recorder" / path.relative_to(RECORDER))
     for name, path in prepared.sources.items():
         copy = hooks / "binding" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
