@@ -31,8 +31,10 @@ class Watch(TrainerCallback):
 
 
 def watch_batches(trainer: Trainer, recorder: object) -> None:
-    """Let the recorder see each batch as it enters the training step: with label smoothing the Trainer keeps
-    the labels to itself, and the model is called without them."""
+    """Let the recorder see each batch as it enters the training step.
+
+    With label smoothing the Trainer keeps the labels to itself, and the model is called without them.
+    """
     step = trainer.training_step
 
     def training_step(model: object, inputs: dict, *rest: object, **named: object) -> object:
