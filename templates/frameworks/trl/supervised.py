@@ -89,7 +89,7 @@ def halves(messages: "list[dict]", number: int) -> "dict[str, list[dict]]":
 def as_data_set(entries: "list[dict]") -> datasets.Dataset:
     """The rows as a data set, with messages and tools declared as JSON where the version can.
 
-    As plain columns each message would get the fields of all others, empty, and each tool call's arguments too.
+    As plain columns each message would get the fields of all others, empty; so would each call's arguments.
     """
     names = sorted({name for entry in entries for name in entry})
     filled = [{name: entry.get(name) for name in names} for entry in entries]
