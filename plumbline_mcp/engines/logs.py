@@ -43,12 +43,14 @@ def read_log(
         descriptor = os.open(run / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise NotEvaluated(f"run {run.name} has no log {name}: {error.strerror}", _next_step(run)) from error
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise NotEvaluated(f"run {run.name}: {name} is no file", _next_step(run))
         start = max(0, found.st_size + offset) if offset < 0 else min(offset, found.st_size)
-        data = os.pread(file.fileno(), max(0, min(limit, MOST_BYTES)), start)
+        data = os.pread(descriptor, max(0, min(limit, MOST_BYTES)), start)
+    finally:
+        os.close(descriptor)
     return LogPage(log=name, offset=start, next_offset=start + len(data), size=found.st_size, data=data)
 
 

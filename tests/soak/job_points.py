@@ -30,14 +30,16 @@ SUPERVISOR = "plumbline_mcp.engines.local.supervisor"
 SETTLE_S = 90.0
 """How long a job may go on without its client, on a busy machine: it takes a few seconds."""
 COMMAND_S = 120
+SHORT, LONG = 4, 150
+"""Steps of a job; a server needs a long one, so that it asks for the end of a job that runs."""
 
 BODY = """
 import os, pathlib, sys, time
 if os.fork() == 0:
     os.setsid()
     os.execv("/bin/sleep", ["sleep", "600"])
-for step in range(4):
-    progress(step, 4, "working")
+for step in range(job["settings"]["size"]):
+    progress(step, job["settings"]["size"], "working")
     time.sleep(0.1)
 pathlib.Path(output, "result").write_text("whole")
 """
@@ -78,9 +80,9 @@ class Inputs:
         self.pack, self.model = write_pack(folder / "pack", BODY), folder / "model"
         self.model.mkdir(exist_ok=True)
 
-    def command(self) -> list[str]:
-        """The command that runs the job and follows it."""
-        sides = ("--framework", str(self.pack), "--model", str(self.model))
+    def command(self, steps: int = SHORT) -> list[str]:
+        """The command that runs the job and follows it; a step takes a tenth of a second."""
+        sides = ("--framework", str(self.pack), "--model", str(self.model), "--set", f"size={steps}")
         return [str(LAUNCHER), "run", "export", *sides, "--python", sys.executable, "--json", "--quiet"]
 
 
@@ -112,7 +114,7 @@ def rehearse(inputs: Inputs, folder: Path) -> Lives:
 def play(inputs: Inputs, lives: Lives, point: JobPoint, folder: Path) -> JobPlayed:
     """Play one point in a fresh place and judge what it left."""
     played, place = JobPlayed(point), Place(folder).make()
-    client = _start(inputs.command(), place)
+    client = _start(inputs.command(LONG if point.victim == "server" else SHORT), place)
     wait_s = point.fraction * getattr(lives, point.victim)
     if point.victim == "client":
         time.sleep(wait_s)

@@ -34,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 def test_every_file_that_the_runner_writes_fits_the_schema(folder: RunFolder) -> None:
     fits("job", json.loads((folder.path / "job.json").read_text()))
     fits("exit", json.loads((folder.path / "exit/rank-00000.json").read_text()))
+    fits("ending", json.loads((folder.path / "exit/job.json").read_text()))
     fits("manifest", json.loads((folder.path / "manifest.json").read_text()))
     fits("environment", json.loads((folder.path / "records/rank-00000/environment.json").read_text()))
     for name in folder.files("records/rank-00000/rows-"):
