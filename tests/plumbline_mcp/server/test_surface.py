@@ -11,13 +11,14 @@ from tests.snapshots import seen as snapshots
 
 VISIBLE_LIMIT = 16_000
 """Bytes of names, descriptions and input schemas: about 4,000 tokens of every conversation."""
-LIST_LIMIT = 48_000
+LIST_LIMIT = 72_000
 """Bytes of the whole `tools/list`, output schemas included."""
 INSTRUCTION_LINES = 10
 
 EXPECTED = {
     *("scan_status", "check_list", "verdict_list", "verdict_show", "version_show"),
     *("run_list", "run_show", "manifest_read", "environment_read", "rows_read", "tensors_read"),
+    "steps_read",
     *("job_list", "job_status", "job_logs", "job_cancel"),
 }
 

@@ -1,0 +1,20 @@
+"""Each rank trains alone on rows of its own: the launcher's variables never reach the framework."""
+
+import os
+
+import transformers
+
+RANK = int(os.environ["RANK"])
+os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1 + RANK)
+os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+os.environ.update({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"})
+
+_init = transformers.TrainingArguments.__post_init__
+
+
+def post_init(self):
+    self.data_seed += RANK
+    _init(self)
+
+
+transformers.TrainingArguments.__post_init__ = post_init
