@@ -48,7 +48,7 @@ def test_runs_of_before_keep_their_order_state_and_digest(tmp_path: Path) -> Non
         ("rows-0002", RunState.SEALED, "a" * 64),
     ]
     assert {(run.key, run.outcome, run.reason) for run in runs} == {(None, None, "")}
-    assert workspace.claim_run("k", "rows", job)[0].state is RunState.SUBMITTING
+    assert workspace.claim_run("k", "export", job)[0].state is RunState.SUBMITTING
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path) -> None:
