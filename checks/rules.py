@@ -145,6 +145,12 @@ LOGIT_ROUNDING = 8.0 * 2.0**7 * 2.0**-24
 Derivation: SUMMATION_DEVIATIONS * sqrt(V / 16) * u with V = 2^18, above every vocabulary met, and 16 partial
 sums, the fewest that a vectorised kernel keeps; u = 2^-24.
 """
+LARGEST_LOGSUMEXP = 2.0**8
+"""What is taken as the size of a logsumexp that a fused head does not give, for its rounding in float32 (3e-5).
+
+Source: log-sum-exps of the models met lie below 60; at 2^8 float16, the narrowest dtype of logits, is at
+the end of its exponential's range many times over.
+"""
 MAX_TOKEN_WEIGHT_ERROR = 0.25
 """A token whose weight rounding may change by more than a quarter says nothing of it and is left out.
 
@@ -171,7 +177,7 @@ factor to that dtype: three units more. A norm that counts one of two equal rank
 CLIP_EPSILON = 1e-6
 """What ``torch.nn.utils.clip_grad_norm_`` adds to the norm that it divides by (its documentation, 2.13)."""
 LEARNING_RATE_ROUNDING = 2.0**-22
-"""Largest error of a learning rate, relative to the recipe's highest: schedules are computed in float64, a
+"""Largest error of a learning rate, relative to the recipe's highest: schedules are computed in float64; a
 rate that is kept in a float32 tensor is rounded to 2^-24 of itself."""
 ADAPTER_SCALING = 0.02
 """Largest relative error of an adapter's measured scaling.

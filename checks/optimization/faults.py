@@ -213,7 +213,8 @@ def _clipped_by(case: StepCase, local: bool) -> StepCase:
         own = squares[shard.rank]
         factor = min(1.0, largest / math.sqrt(own)) if local and own > 0 else 1.0
         raw = shard.first.array(names[0])
-        differs |= abs(factor / right - 1) > 8 * NORM_ROUNDING + 0.05 and bool(raw.any())
+        apart = abs(factor / right - 1) > 8 * NORM_ROUNDING + 0.05 and bool(raw.any())
+        differs |= apart and (factor < 1 or not local)  # a factor of 1 is no clipping: another fault's
         for rank, _ in shard.holders:
             changes.setdefault(rank, {})[names[1]] = raw * factor
     if not differs:

@@ -12,7 +12,12 @@ from checks.optimization.case import StepCase
 from checks.records.rows import IGNORED
 from checks.records.steps import StepTensors
 from checks.references.checkpoints.formats import FORMATS
-from checks.rules import LOGIT_ROUNDING, MAX_TOKEN_WEIGHT_ERROR, SUMMATION_DEVIATIONS
+from checks.rules import (
+    LARGEST_LOGSUMEXP,
+    LOGIT_ROUNDING,
+    MAX_TOKEN_WEIGHT_ERROR,
+    SUMMATION_DEVIATIONS,
+)
 
 _FLOAT32 = 2.0**-24
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64"}
@@ -113,12 +118,14 @@ def _batch(
     """``units``: unit roundoff of the logits, and whether the loss was computed in their narrow dtype."""
     prefix = f"micro.{number}."
     mask = supervised_mask(record, number)
-    if mask is None or any(prefix + name not in record.tensors for name in ("logprob", "logsumexp")):
+    if mask is None or prefix + "logprob" not in record.tensors:
         return None
-    logprob, normalizer = (record.array(prefix + name)[mask] for name in ("logprob", "logsumexp"))
-    losses = -logprob
+    logprob = record.array(prefix + "logprob")[mask]
+    losses, normalizer = -logprob, np.full_like(logprob, LARGEST_LOGSUMEXP)
+    if prefix + "logsumexp" in record.tensors:  # a fused head gives none
+        normalizer = record.array(prefix + "logsumexp")[mask]
     if smoothing:
-        if prefix + "logit_mean" not in record.tensors:
+        if any(prefix + name not in record.tensors for name in ("logsumexp", "logit_mean")):
             return None
         uniform = normalizer - record.array(prefix + "logit_mean")[mask]
         losses = (1 - smoothing) * losses + smoothing * uniform
@@ -134,6 +141,7 @@ def _batch(
         beside = np.where(mask, 0.0, np.abs(field))
         row, token = np.unravel_index(int(beside.argmax()), beside.shape)
         outside = (float(beside.max()), int(row), int(token))
+    if prefix + "token_residual" in record.tensors:
         residuals = record.array(prefix + "token_residual")[mask]
     return TokenBatch(
         rank, number, losses, errors, weights, _weight_errors(logprob, unit, narrow), residuals, outside, unit

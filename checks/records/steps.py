@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from checks.errors import Inconclusive
-from checks.records.runs import RunFolder
+from checks.records.runs import RunFolder, read_json
 from checks.references.checkpoints.formats import FORMATS, decode
 from checks.references.checkpoints.header import Unreadable, read_header
 from checks.references.checkpoints.tensors import FileSource, Tensor
@@ -227,8 +227,16 @@ def read_rank(run: RunFolder, folder: str) -> tuple[RankSteps, list[Evidence]]:
     }
     evidence = [run.evidence(name, "steps") for name in names]
     said = tuple(str(event.get("what"))[:200] for event in events if event.get("event") == "unavailable")
-    failed = f"{folder}/{MARK}" in run.manifest
+    failed = f"{folder}/{MARK}" in run.manifest or not _is_complete(run, f"{folder}/recorder.json")
     return RankSteps(rank, lines, _logged(events), full, parameters, said, failed), evidence
+
+
+def _is_complete(run: RunFolder, name: str) -> bool:
+    """Whether the recorder says that it recorded everything asked for; one that says nothing is believed."""
+    if name not in run.manifest:
+        return True
+    about = read_json(run.verified(name), MAX_LINE_BYTES)
+    return isinstance(about, dict) and about.get("state") == "complete"
 
 
 def _is_read(name: str) -> bool:

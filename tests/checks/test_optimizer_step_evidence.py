@@ -90,6 +90,25 @@ def test_a_recorder_that_failed_is_inconclusive(run: Path) -> None:
     assert "recorder failed" in verdict.reason
 
 
+def test_a_recorder_that_did_not_finish_is_inconclusive(run: Path) -> None:
+    path = run / "records/rank-00000/recorder.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"state": "recording"}))
+    seal(run)
+    assert judged(run).outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_fused_head_without_logits_is_judged_by_its_log_probabilities(run: Path) -> None:
+    def change(tensors: dict[str, Any], about: dict[str, str]) -> None:
+        for name in [
+            name for name in tensors if name.endswith(("logsumexp", "logit_mean", "token_residual"))
+        ]:
+            del tensors[name]
+
+    for number in (1, 2):
+        rewritten(run, change, STEP.replace("1.", f"{number}."))
+    assert judged(run).outcome is Outcome.PASS
+
+
 def test_a_rank_that_is_missing_is_no_pass(run: Path) -> None:
     job = json.loads((run / "job.json").read_text())
     (run / "job.json").write_text(json.dumps(job | {"world_size": 2}))
