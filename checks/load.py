@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, JsonValue
 
 from checks.check import Check, Context, InjectedFault, Inputs, Progress
-from checks.errors import BadInput, Inconclusive, NotEvaluated
+from checks.errors import BadInput, Inconclusive
 from checks.loading import planted
 from checks.loading.buffers import reference_buffers
 from checks.loading.case import PASSES, LoadCase, is_loadable
@@ -99,17 +99,17 @@ class LoadCheck(Check[LoadInputs, LoadCase]):
         if not inputs.run.is_dir():
             raise BadInput(f"{inputs.run} is no run folder", "name a folder under runs/, or the id of a run")
         run = RunFolder.open(inputs.run)
+        if run.job.procedure != "load":
+            raise BadInput(
+                f"run {run.job.run_id} is of the procedure {run.job.procedure!r}, not load",
+                "name a run of the procedure load: plumbline run load --model RELEASE",
+            )
         checkpoint = open_reference(inputs.model, "model")
         pack = load_pack(inputs.framework or run.job.framework)
         names = load_names(pack)
         ranks = read_models(run)
         problems = rank_problems(run, ranks)
         recorded = _last(ranks)
-        if not recorded and not problems:
-            raise NotEvaluated(
-                f"run {run.job.run_id} of the procedure {run.job.procedure} recorded no loaded model",
-                "run the procedure load: plumbline run load --model RELEASE",
-            )
         about, config = _environment(run), checkpoint.json("config.json") or {}
         setting = run.job.settings.get("dtype")
         recipe = _recipe(setting, recorded, config)
@@ -123,7 +123,6 @@ class LoadCheck(Check[LoadInputs, LoadCase]):
             run.job.world_size,
             tuple(problems),
             recipe if isinstance(setting, str) and setting in TORCH_NAMES else None,
-            run.job.settings.get("layout") in ("ddp", "fsdp2") or run.job.procedure == "load",
             pack,
             names.distribution,
             tuple(str(each)[:200] for each in about.get("stand_ins", [])[:20]),

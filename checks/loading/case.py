@@ -19,10 +19,9 @@ BUILT = "built"
 class LoadCase:
     """``ranks``: what recorded anything, by rank; ``rank_problems``: ranks that died or recorded nothing.
 
-    ``data_parallel``: every rank holds every parameter, whole or as a shard. ``distribution``: the one whose
-    names the map gives. ``computed``: what the reference makes of buffers that no release holds, and why it
-    makes none. ``covered``: the map is known to be whole for this type of model. ``whole`` is false for the
-    few tensors that faults are injected into.
+    ``distribution``: the one whose names the map gives. ``computed``: what the reference makes of buffers
+    that no release holds, and why it makes none. ``covered``: the map is known to be whole for this type of
+    model. ``whole`` is false for the few tensors that faults are injected into.
     """
 
     run: RunFolder
@@ -31,7 +30,6 @@ class LoadCase:
     world_size: int = 1
     rank_problems: tuple[Problem, ...] = ()
     recipe: str | None = None
-    data_parallel: bool = False
     pack: Pack | None = None
     distribution: str = ""
     stand_ins: tuple[str, ...] = ()

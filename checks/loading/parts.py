@@ -369,7 +369,7 @@ def replicas_part(case: LoadCase) -> Part:
     for name, held in sorted(case.holders(case.moment).items()):
         total += 1
         absent = present - {entry.rank for entry in held}
-        if absent and case.data_parallel:
+        if absent:
             problems.append(_absent(name, min(absent)))
             continue
         copies = [entries for entries in distinct_boxes(held).values() if len(entries) > 1]
@@ -392,7 +392,7 @@ def _bits(entry: Recorded) -> tuple[str, str | None]:
 def _absent(name: str, rank: int) -> Problem:
     return Problem(
         code="tensor-absent",
-        message=f"rank {rank} has no {name}, which other ranks of this data-parallel run have",
+        message=f"rank {rank} has no {name}, which other ranks have",
         place=Place(tensor=name, rank=rank),
         next_step="look at how the model is built on this rank",
     )

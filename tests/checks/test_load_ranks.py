@@ -12,7 +12,7 @@ from checks.errors import BadInput
 from checks.load import CHECK, LoadInputs
 from checks.verdict import Caught, Outcome
 from tests.checks.export_pairs import write_llama
-from tests.checks.loaded_runs import RunWriter, Shard, codes, load_check, part, problem, recorded
+from tests.checks.loaded_runs import RunWriter, Shard, codes, job, load_check, part, problem, recorded
 
 Q = "model.layers.0.self_attn.q_proj.weight"
 
@@ -231,6 +231,13 @@ def test_a_run_that_recorded_no_load_is_not_evaluated(release: Path, tmp_path: P
     verdict = load_check(run.seal(), release)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert codes(verdict) == {("ranks", "nothing-recorded")}
+
+
+def test_a_run_of_another_procedure_is_a_usage_error(release: Path, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run", dtype="bfloat16")
+    run.write("job.json", json.dumps(job(1, {}) | {"procedure": "rows"}))
+    with pytest.raises(BadInput, match="'rows', not load"):
+        evaluate(CHECK, LoadInputs(run=run.seal(), model=release))
 
 
 def test_what_is_no_run_is_a_usage_error(release: Path, tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 from mcp import Client
+from transformers import AutoModelForCausalLM, Mxfp4Config
 
 import checks
 from checks.records.runs import Job
@@ -16,6 +18,7 @@ from checks.verdict import Outcome, Verdict
 from plumbline_mcp.scan.example_release import build
 from plumbline_mcp.server import build_server
 from plumbline_mcp.workspace import Workspace
+from tests.checks import loaded_runs
 from tests.checks.trained_runs import train_all
 from tests.plumbline_mcp.server.test_tools import ERAS
 
@@ -37,7 +40,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [{"input_ids": [5, 6, 7, 8], "labels": [-100, -100, 7, 8]} for _ in range(6)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     train_all(folder, {"not-clipped": {"fault": "not_clipped"}})
+    load_with_swapped_experts(folder / "release", folder / "loaded")
     return folder
+
+
+def load_with_swapped_experts(release: Path, run: Path) -> None:
+    """What transformers loads of the embedded release, two experts in each other's place."""
+    how = Mxfp4Config(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(release, dtype="bfloat16", quantization_config=how)
+    with torch.no_grad():
+        down = model.model.layers[1].mlp.experts.down_proj
+        down[[0, 3]] = down[[3, 0]]
+    loaded_runs.recorded(run, model, dtype="bfloat16")
 
 
 def _quiet(done: float, total: float | None, message: str) -> None:
@@ -54,6 +68,7 @@ def arguments(files: Path) -> dict[str, dict[str, Any]]:
         },
         "export": {"original": str(files / "release"), "export": str(files / "export")},
         "image": {"python": sys.executable, "framework": "transformers"},
+        "load": {"run": str(files / "loaded"), "model": str(files / "release")},
         "optimizer_step": {"run": str(files / "not-clipped")},
     }
 
@@ -99,6 +114,9 @@ async def test_every_check_judges_real_files_and_its_verdict_is_stored(
     assert found["export"]["next"] == "mend the first problem, then check_export with the same arguments"
     codes = {(one["part"], one["code"]) for one in found["export"]["problems"] if one["outcome"] == "fail"}
     assert codes == {("generation_config", "file-missing")}
+    [swapped] = found["load"]["problems"]
+    assert swapped["code"] == "permuted"
+    assert "model.layers.1.mlp.experts.down_proj" in json.dumps(swapped)
     steps = {(one["part"], one["code"]) for one in found["optimizer_step"]["problems"]}
     assert ("clip", "not-clipped") in steps
     stored = Workspace.open(tmp_path / "home", create=False)
