@@ -142,14 +142,16 @@ MAX_STEP_ELEMENTS = 2**27
 LOGIT_ROUNDING = 8.0 * 2.0**7 * 2.0**-24
 """Relative rounding of a sum of exponentials over the vocabulary in float32: 6.1e-5.
 
-Derivation: SUMMATION_DEVIATIONS * sqrt(V / 16) * u with V = 2^18, above every vocabulary met, and 16 partial
-sums, the fewest that a vectorised kernel keeps; u = 2^-24.
+Derivation: SUMMATION_DEVIATIONS * sqrt(V / 16) * u with V = 2^18, above every vocabulary met, and 16
+partial sums, the fewest that a vectorised kernel keeps; u = 2^-24. Measured on 73 clean trainings (15
+recipes, three or four seeds, one and two ranks): losses use at most 0.01 of the bound, token weights 0.0002
+of it in float32 and 0.18 in bfloat16. A doubled, halved or missing token weight is 2,000 and, in bfloat16,
+60 times outside.
 """
 LARGEST_LOGSUMEXP = 2.0**8
-"""What is taken as the size of a logsumexp that a fused head does not give, for its rounding in float32 (3e-5).
+"""Size that a logsumexp is taken to have where a fused head does not give it, for its float32 rounding: 3e-5.
 
-Source: log-sum-exps of the models met lie below 60; at 2^8 float16, the narrowest dtype of logits, is at
-the end of its exponential's range many times over.
+Derivation: the exponential of 89 is no float32 any more; at 2^8 a softmax saturated long before.
 """
 MAX_TOKEN_WEIGHT_ERROR = 0.25
 """A token whose weight rounding may change by more than a quarter says nothing of it and is left out.
@@ -165,7 +167,8 @@ the coarser of the gradient's and the computation's dtype), u_g ||S|| for each r
 
 Derivation: each rounding is at most u, relative, and errors of different elements are of mean zero, so the
 norm of their sum concentrates below the root of the squares' sum; 4 leaves room for errors that go
-together.
+together. Measured on 73 clean trainings: at most 0.12 of the bound (1e-6 in float32, 0.03 in bfloat16); a
+lost micro-batch, rank or zeroing is beside the gradient by 0.8 to 1.6 of it, 24 times the bound and more.
 """
 NORM_ROUNDING = 4.0 * 2.0**13 * 2.0**-24
 """Relative rounding of a gradient norm in float32: 2e-3.
@@ -173,6 +176,7 @@ NORM_ROUNDING = 4.0 * 2.0**13 * 2.0**-24
 Derivation: half (a square root) of SUMMATION_DEVIATIONS * sqrt(n / 16) * u with n = 2^30 elements of one
 gradient, u = 2^-24. Where gradients are narrower, torch rounds each gradient's norm, their norm and the
 factor to that dtype: three units more. A norm that counts one of two equal ranks alone is off by 0.29.
+Measured on 73 clean trainings: at most 0.0001 of the bound in float32 and 0.48 in bfloat16.
 """
 CLIP_EPSILON = 1e-6
 """What ``torch.nn.utils.clip_grad_norm_`` adds to the norm that it divides by (its documentation, 2.13)."""
@@ -189,8 +193,12 @@ alpha that is off by one in 32 changes it by 0.03.
 RUNNING_ERROR_SLACK = 2.0
 """Factor on the running error bound of an update (Higham 2002, section 3.3).
 
-Derivation: the bound follows one order of operations to first order; kernels that fuse, split or reorder them
-(single tensor, foreach, fused) round at most as often. The factor covers products of roundings and the order.
+Derivation: the bound follows one order of operations to first order; kernels that fuse, split or reorder
+them (single tensor, foreach, fused) round at most as often. The factor covers products of roundings and the
+order. Measured on 73 clean trainings: states use at most 0.36 of the bound; parameters 0.75 of it and of
+half a unit in the last place, which one rounding alone takes half of. Half an update in float32 lies 2,500
+times outside or more in the median; in bfloat16 at a learning rate of 1e-3 it is outside at 31 percent of
+the weights and rounds to the same elsewhere.
 """
 MUON_FLOORS = 2.0
 """How far beside the recipe's direction a Muon update may lie, in floors F measured on the same matrix.
