@@ -55,9 +55,6 @@ class Collectives:
 
         for name in NAMES:
             patches.replace(source, name, self._listener(name, compiling))
-            wrapper = getattr(source, name, None)
-            if getattr(torch.distributed, name, None) is getattr(wrapper, "__plumbline__", self):
-                patches.alias(torch.distributed, name, wrapper)
 
     def _listener(self, name: str, compiling: object) -> object:
         def make(original: object) -> object:

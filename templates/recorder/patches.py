@@ -24,12 +24,6 @@ class Patches:
         setattr(owner, name, wrapper)
         self._replaced.append((owner, name, own, wrapper))
 
-    def alias(self, owner: object, name: str, wrapper: object) -> None:
-        """Let ``owner.name`` be a wrapper that stands elsewhere already."""
-        own = vars(owner).get(name, MISSING)
-        setattr(owner, name, wrapper)
-        self._replaced.append((owner, name, own, wrapper))
-
     def rebind(self) -> None:
         """Give the wrapper to every module that imported the original under any name."""
         for module, name, own, wrapper in _bound(self._pairs()):

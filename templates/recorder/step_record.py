@@ -277,11 +277,12 @@ class StepRecord:
         return window.file
 
     def _finish(self) -> None:
-        window, self._window = self._window, None
-        self._done += 1
+        window = self._window
         window.let_go()
         if window.file is not None:
             window.file.close(self._recording.rank, self._recording.world_size)
+        self._window = None
+        self._done += 1
 
     def close(self) -> None:
         """Finish the last step's file; what was begun and never stepped is dropped."""

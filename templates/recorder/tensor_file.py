@@ -127,5 +127,7 @@ class TensorFile:
 
     def discard(self) -> None:
         """Close and remove what was written."""
-        self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        try:
+            self._file.close()  # it may have bytes left that the disk does not take
+        finally:
+            self._temporary.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ import sys
 import weakref
 
 import torch
-import torch.nn.utils.clip_grad
 import torch.utils.data.dataloader
 from plumbline_recorder.collectives import Collectives
 from plumbline_recorder.health import Health
@@ -41,8 +40,7 @@ class TrainingHooks:
         replace(torch.optim.Optimizer, "__init__", self._optimizer_made)
         replace(torch.autograd, "backward", self._backward)
         for name in CLIPS:
-            replace(torch.nn.utils.clip_grad, name, self._clip(name))
-            replace_alias(self.patches, torch.nn.utils, name, torch.nn.utils.clip_grad)
+            replace(torch.nn.utils, name, self._clip(name))
         replace(torch, "compile", self._compile)
         replace(torch.nn.functional, "cross_entropy", self._cross_entropy)
         replace(torch.nn.Module, "to_empty", self._to_empty)
@@ -243,13 +241,6 @@ class TrainingHooks:
             return result
 
         return step
-
-
-def replace_alias(patches: Patches, owner: object, name: str, source: object) -> None:
-    """Give ``owner.name`` the wrapper that already stands in ``source``."""
-    wrapper = getattr(source, name, None)
-    if wrapper is not None and getattr(owner, name, None) is getattr(wrapper, "__plumbline__", None):
-        patches.alias(owner, name, wrapper)
 
 
 def scalar_of(tensors: object, grad_tensors: object) -> "torch.Tensor | None":

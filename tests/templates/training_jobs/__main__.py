@@ -21,7 +21,7 @@ def new_recorder(name: str, settings: dict) -> object:
         return None
     from plumbline_recorder.training_recorder import TrainingRecorder
 
-    records = OUT / name / "records" / ("rank-%05d" % RANK)
+    records = OUT / name / "records" / f"rank-{RANK:05d}"
     job = {"settings": {"record_steps": [1, 2], **settings}}
     procedure = types.SimpleNamespace(records=records, job=job, rank=RANK, world_size=WORLD)
     recorder = TrainingRecorder(procedure)
@@ -48,13 +48,13 @@ def main() -> None:
         seed()
         model, optimizers = training()
         OUT.mkdir(parents=True, exist_ok=True)
-        (OUT / ("%s.%d.json" % (name, RANK))).write_text(json.dumps(digests(model, optimizers)))
+        (OUT / f"{name}.{RANK}.json").write_text(json.dumps(digests(model, optimizers)))
         if recorder is not None:
             recorder.close()
         ours = [pair for pair in everything(torch) if isinstance(pair[1], types.FunctionType)]
         left = [name for name, value in ours if "__plumbline__" in vars(value)]
         if left:
-            raise SystemExit("not put back: %s" % left)
+            raise SystemExit(f"not put back: {left}")
     if WORLD > 1:
         torch.distributed.destroy_process_group()
 

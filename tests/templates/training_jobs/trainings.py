@@ -89,10 +89,8 @@ def loop(
             ids, labels = batch()
             with sync(micro) if sync else contextlib.nullcontext():
                 with context():
-                    if outside:
-                        loss = mean_loss(called(ids), labels)
-                    else:
-                        loss = called(ids, labels=labels)["loss"]
+                    inside = not outside
+                    loss = called(ids, labels=labels)["loss"] if inside else mean_loss(called(ids), labels)
                 (loss / accumulation).backward()
         if clip:
             clip()
