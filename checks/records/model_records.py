@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 
 from checks.errors import Inconclusive
 from checks.records.runs import RunFolder, read_json
+from checks.references.checkpoints.formats import FORMATS
 from checks.references.checkpoints.header import Header, Unreadable, read_header
 from checks.references.checkpoints.tensors import FileSource, Tensor
 from checks.rules import MAX_LINE_BYTES, MAX_MODEL_RECORDS
@@ -265,7 +266,7 @@ def _with_values(
         same = others[first]
         if (same.local_shape, same.line.dtype) == (entry.local_shape, entry.line.dtype):
             tensor = whole.get(first)
-    if tensor is None:
+    if tensor is None or entry.dtype not in FORMATS:  # written as bytes, which no reader here decodes
         return entry
     if (tensor.shape, tensor.dtype) != (entry.local_shape, entry.dtype):
         raise Inconclusive(
