@@ -273,9 +273,13 @@ def _pair(checkpoint: Checkpoint, names: NamesFile, model_type: str, version: st
     if embedding is None:
         return None
     head = next((name for name in checkpoint.tensors if name in HEADS), HEADS[0])
-    made = arrange(names, {embedding: None, head: None}, model_type, version)
-    by_source = {entry.tensors: entry.name for entry in made.values()}
-    return by_source[(embedding,)], by_source[(head,)]
+    try:
+        made = arrange(names, {embedding: None, head: None}, model_type, version)
+    except Inconclusive:  # one of the two is made with other tensors
+        return None
+    whole = {entry.tensors: entry.name for entry in made.values() if entry.parts == 1}
+    one, other = whole.get((embedding,)), whole.get((head,))
+    return (one, other) if one is not None and other is not None else None
 
 
 def _ends(name: str, suffixes: tuple[str, ...]) -> bool:

@@ -132,10 +132,8 @@ def test_gate_and_up_the_other_way_round(tmp_path: Path) -> None:
     assert "halves swapped" in found.message
 
 
-def test_an_older_version_keeps_experts_apart(tmp_path: Path) -> None:
-    """Before 5.0 the parameters have the release's own names: the map follows the recorded version."""
-    release = release_of("qwen3_moe", tmp_path / "release")
-    tensors = load_file(release / "model.safetensors")
+def module_of(tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
+    """A tree of modules whose parameters have these names."""
     model = torch.nn.Module()
     for name, value in tensors.items():
         *path, last = name.split(".")
@@ -145,6 +143,73 @@ def test_an_older_version_keeps_experts_apart(tmp_path: Path) -> None:
                 inner.add_module(step, torch.nn.Module())
             inner = getattr(inner, step)
         inner.register_parameter(last, torch.nn.Parameter(value))
+    return model
+
+
+OWN_PACK = """
+format = 1
+name = "own"
+title = "Own"
+[framework]
+distributions = ["own"]
+module = "own"
+"""
+OWN_NAMES = """
+format = 1
+covers = ["llama"]
+
+[[rule]]
+from = [
+    "model.layers.{layer}.self_attn.q_proj.weight",
+    "model.layers.{layer}.self_attn.k_proj.weight",
+    "model.layers.{layer}.self_attn.v_proj.weight",
+]
+to = ["decoder.{layer}.qkv"]
+operations = [{ op = "concat", axis = 0 }, { op = "transpose" }]
+
+[[rule]]
+from = ["model.layers.{layer}.mlp.gate_proj.weight", "model.layers.{layer}.mlp.up_proj.weight"]
+to = ["decoder.{layer}.gate", "decoder.{layer}.up"]
+operations = [{ op = "interleave", axis = 0 }, { op = "split", axis = 0, sizes = [["hidden_size", 2], [32]] }]
+
+[[rule]]
+from = ["model.layers.{layer}.{rest*}"]
+to = ["decoder.{layer}.{rest*}"]
+"""
+
+
+def test_another_frameworks_arrangement(tmp_path: Path) -> None:
+    """Joined, transposed, interleaved and split by configuration values, against torch's own operations."""
+    release = release_of("llama", tmp_path / "release")
+    tensors = load_file(release / "model.safetensors")
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "pack.toml").write_text(OWN_PACK)
+    (tmp_path / "pack" / "names.toml").write_text(OWN_NAMES)
+    found = {name: value for name, value in tensors.items() if "layers." not in name}
+    for layer in range(2):
+        stem = f"model.layers.{layer}"
+        own = {n.removeprefix(f"{stem}."): v for n, v in tensors.items() if n.startswith(f"{stem}.")}
+        joined = [own.pop(f"self_attn.{kind}_proj.weight") for kind in "qkv"]
+        found[f"decoder.{layer}.qkv"] = torch.cat(joined).T.contiguous()
+        gate_up = torch.stack([own.pop(f"mlp.{kind}_proj.weight") for kind in ("gate", "up")], 1).flatten(
+            0, 1
+        )
+        gate, up = gate_up.split([2 * HIDDEN, 32])
+        found |= {f"decoder.{layer}.gate": gate.clone(), f"decoder.{layer}.up": up.clone()}
+        found |= {f"decoder.{layer}.{name}": value for name, value in own.items()}
+    pack = str(tmp_path / "pack")
+    run = recorded(tmp_path / "run", module_of(found), dtype="bfloat16")
+    assert load_check(run, release, framework=pack).outcome is Outcome.PASS
+    found["decoder.1.up"] = found["decoder.1.up"].flip(0)
+    wrong = recorded(tmp_path / "wrong", module_of(found), dtype="bfloat16")
+    assert problem(load_check(wrong, release, framework=pack), "permuted").place.tensor == "decoder.1.up"
+
+
+def test_an_older_version_keeps_experts_apart(tmp_path: Path) -> None:
+    """Before 5.0 the parameters have the release's own names: the map follows the recorded version."""
+    release = release_of("qwen3_moe", tmp_path / "release")
+    tensors = load_file(release / "model.safetensors")
+    model = module_of(tensors)
     run = RunWriter(tmp_path / "run", dtype="bfloat16")
     run.environment(0, "4.57.6")
     for when in ("loaded-1", "loaded-2"):
