@@ -19,6 +19,7 @@ from plumbline_mcp.engines.engine import State, Status
 from plumbline_mcp.engines.launching import Launch
 from plumbline_mcp.engines.local.ending import DISK_FULL
 from plumbline_mcp.engines.local.engine import LocalEngine
+from plumbline_mcp.engines.local.space import NO_SPACE
 from plumbline_mcp.errors import BuildError
 from plumbline_mcp.workspace import RunState, Workspace
 
@@ -70,7 +71,7 @@ def sealed_folder(workspace: Workspace, run_id: str) -> RunFolder:
 
 
 def _next_step(reason: str) -> str:
-    if reason == DISK_FULL:
+    if reason == DISK_FULL or NO_SPACE in reason:
         return "free space there, or set PLUMBLINE_HOME to a folder with more, then run it again"
     if "could not be ended" in reason:
         return "look for a process in uninterruptible sleep (D), then run it again"

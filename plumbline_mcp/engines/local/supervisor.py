@@ -198,8 +198,8 @@ def supervise(run: Path, confinement: str, slots: int) -> None:
         if supervisor.wait_for_place():
             supervisor.start()
             supervisor.follow()
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = f"the job could not be started: {error}"
+    except Exception as error:  # noqa: BLE001 - whatever went wrong, the job is ended and its run says why
+        reason = f"its supervisor could not run it: {type(error).__name__}: {error}"
     gone = supervisor.end_processes()
     from plumbline_mcp.engines.local import ending  # the database takes half a second to import
 

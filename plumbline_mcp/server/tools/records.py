@@ -52,6 +52,7 @@ class ExitView(View):
     code: int | None
     signal: int | None
     timed_out: bool
+    stopped: bool = Field(description="told to stop: another rank failed first, or the job was ended")
 
 
 class RunView(View):
@@ -59,6 +60,8 @@ class RunView(View):
 
     run_id: str
     state: str
+    outcome: str | None = Field(description="succeeded, failed, cancelled or timed_out")
+    untrusted_reason: str
     procedure: str
     untrusted_framework: str
     created: str
@@ -104,7 +107,7 @@ def add_tools(toolset: Toolset) -> None:
     """Add ``run_list``, ``run_show``, ``manifest_read``, ``environment_read`` and ``rows_read``."""
 
     def run_list(
-        state: Annotated[str | None, Field(pattern="^(running|sealed|removed|lost)$")] = None,
+        state: Annotated[str | None, Field(pattern="^(submitting|running|sealed|removed|lost)$")] = None,
         cursor: str | None = None,
     ) -> RunList:
         """List runs, newest first. Runs are started from the command line; no tool starts one."""
@@ -174,6 +177,8 @@ def _run_show(toolset: Toolset, run_id: str) -> Linked:
     view = RunView(
         run_id=run_id,
         state=stored.state,
+        outcome=stored.outcome,
+        untrusted_reason=line(stored.reason),
         procedure=line(job.procedure),
         untrusted_framework=line(job.framework),
         created=stored.created,
@@ -207,7 +212,9 @@ def _exits(run: RunFolder | None) -> tuple[ExitView, ...]:
     if run is None:
         return ()
     return tuple(
-        ExitView(rank=one.rank, clean=one.clean, code=one.code, signal=one.signal, timed_out=one.timed_out)
+        ExitView(
+            clean=one.clean, **one.model_dump(include={"rank", "code", "signal", "timed_out", "stopped"})
+        )
         for one in run.exits()[:64]
     )
 
