@@ -181,8 +181,8 @@ def test_labels_are_known_with_label_smoothing_though_the_model_is_not_given_the
     ("settings", "why"),
     [
         ({"frozen": ["nothing.*"]}, "names no parameter"),
-        ({"layout": "ddp"}, "layout ddp is not for 1 ranks"),
-        ({"ranks": 2, "layout": "single"}, "layout single is not for 2 ranks"),
+        ({"layout": "ddp"}, "layout ddp does not fit 1 ranks"),
+        ({"ranks": 2, "layout": "single"}, "layout single does not fit 2 ranks"),
     ],
 )
 def test_a_recipe_that_cannot_be_followed_is_refused_before_training(
