@@ -229,7 +229,8 @@ async def test_status_of_an_empty_workspace_begins_with_the_list_of_checks(tmp_p
 async def test_a_run_shows_its_log_its_exit_and_links_with_digests(sample: Sample) -> None:
     result = await called(sample, "run_show", {"run_id": sample.run})
     view = result.structured_content or {}
-    assert view["exits"] == [{"rank": 0, "clean": True, "code": 0, "signal": None, "timed_out": False}]
+    ended = {"rank": 0, "clean": True, "code": 0, "signal": None, "timed_out": False, "stopped": False}
+    assert view["exits"] == [ended]
     assert view["untrusted_log_tail"].startswith("first line\nATTACK\\x1b]52")
     links = [one for one in result.content if one.type == "resource_link"]
     assert links
