@@ -9,7 +9,7 @@ from checks.verdict import Coverage, Outcome, Part, Place, Problem, part_of
 
 def ranks_part(case: StepCase) -> Part:
     """Exit files, recorders, steps and rows of every rank."""
-    problems = [*case.rank_problems, *_steps(case), *_rows(case)]
+    problems = [*case.rank_problems, *_steps(case), *_rows(case), *_repeated(case)]
     lost = len({problem.place.rank for problem in case.rank_problems})
     coverage = Coverage(judged=case.world_size - lost, total=case.world_size, unit="ranks")
     return part_of("ranks", problems, coverage=coverage)
@@ -51,6 +51,33 @@ def _rows(case: StepCase) -> Iterator[Problem]:
                     found=f"{found[1]} rows in {found[0]} micro-batches",
                     next_step="give every rank as many rows: pad or drop the rest of the data",
                 )
+
+
+def _repeated(case: StepCase) -> Iterator[Problem]:
+    """Ranks that split the data do not train on the same rows in every recorded step.
+
+    Ranks that train alone from one seed agree in every gradient and weight: only their rows tell.
+    """
+    if case.recipe.layout not in (None, "ddp", "fsdp2") or not case.full_steps:
+        return
+    seen: dict[tuple[str, ...], int] = {}
+    for rank in case.ranks:
+        rows = tuple(
+            rank.full[step].tensors[name].digest()
+            for step in case.full_steps
+            for name in sorted(rank.full[step].tensors)
+            if name.startswith("micro.") and name.endswith(".input_ids")
+        )
+        first = seen.setdefault(rows, rank.rank)
+        if rows and first != rank.rank:
+            yield Problem(
+                code="rows-repeated",
+                message=f"ranks {first} and {rank.rank} trained on the same rows in every recorded step",
+                place=Place(rank=rank.rank, step=case.full_steps[0]),
+                expected="rows that no other rank trains on",
+                found=f"the rows of rank {first}",
+                next_step="look for ranks that were not told their rank, or a sampler that ignores it",
+            )
 
 
 def supervision_part(case: StepCase) -> Part:

@@ -186,9 +186,16 @@ def _compare_whole(one: ParameterStep, floor: float, tally: _Tally) -> Iterator[
 
 
 def _biased(one: ParameterStep) -> Iterator[Problem]:
-    """Stochastic rounding goes up and down so that its mean is the exact result."""
+    """Stochastic rounding goes up and down so that its mean is the exact result.
+
+    Truncation shows along the sign of the values, rounding to nearest against the sign of the moves.
+    """
+    if not one.after.size:
+        return
     place = unit_in_last_place(one.exact, one.format)
-    mean = float(((one.after - one.exact) / place).mean())
+    off = (one.after - one.exact) / place
+    signs = (np.ones_like(off), np.sign(one.exact), np.sign(one.reference.move.value))
+    mean = max((float((off * sign).mean()) for sign in signs), key=abs)
     error = RUNNING_ERROR_SLACK * float((one.reference.move.error / place).mean())
     allowed = SUMMATION_DEVIATIONS / 2 / math.sqrt(one.after.size) + error
     if abs(mean) > allowed:

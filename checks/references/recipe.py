@@ -66,6 +66,7 @@ class Recipe(Frozen):
     accumulation: int = Field(1, ge=1)
     frozen: tuple[str, ...] = ()
     lora: Lora | None = None
+    layout: str | None = None
     dtype: str = "float32"
     autocast: str = "none"
     bf16_in_place: bool = False
@@ -97,7 +98,7 @@ class Recipe(Frozen):
         return False
 
     def decays(self, name: str, module: str | None) -> bool | None:
-        """Whether the recipe decays a parameter; None where nothing declares it or names its module's class."""
+        """Whether the recipe decays a parameter; None where nothing declares it or its class is unknown."""
         if not self.decay:
             return None if self.weight_decay else True
         if any(re.search(pattern, name.lower()) for rule in self.decay for pattern in rule.excluded):

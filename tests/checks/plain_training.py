@@ -86,6 +86,35 @@ class TinyModel(nn.Module):
         return {"loss": total / count, "logits": logits}
 
 
+class OwnSGD(torch.optim.Optimizer):
+    """Plain SGD; ``kind`` says how the result is rounded to the parameter, or what goes wrong with it."""
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float, kind: str) -> None:
+        super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
+        self.kind = kind
+        self.made = torch.Generator().manual_seed(0)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for number, p in enumerate(group["params"]):
+                exact = p.double() - group["lr"] * (p.grad.double() + group["weight_decay"] * p.double())
+                if self.kind == "half":
+                    exact = (p.double() + exact) / 2
+                elif self.kind == "first_lost" and number == 0:
+                    exact = p.double()
+                elif self.kind in ("stochastic", "truncated"):
+                    exact = self.narrowed(exact)
+                p.copy_(exact)
+
+    def narrowed(self, exact: torch.Tensor) -> torch.Tensor:
+        """To bfloat16 up or down by chance, or always towards zero."""
+        bits = exact.float().view(torch.int32)
+        if self.kind == "stochastic":
+            bits = bits + torch.randint(0, 1 << 16, bits.shape, generator=self.made, dtype=torch.int32)
+        return (bits & ~0xFFFF).view(torch.float32).double()
+
+
 def make_model(job: dict[str, Any]) -> TinyModel:
     torch.manual_seed(job["seed"])
     model = TinyModel()
@@ -115,7 +144,7 @@ def make_rows(job: dict[str, Any], rank: int, world: int) -> list[tuple[torch.Te
         labels[:, : 1 + int(torch.randint(0, length - 3, (), generator=made))] = -100
         if job["fault"] == "all_masked":
             labels[:] = -100
-        if index % world == rank:
+        if index % world == (0 if job["fault"] == "same_rows_alone" else rank):
             found.append((ids, labels))
     return found
 
@@ -148,6 +177,8 @@ def make_optimizer(job: dict[str, Any], model: nn.Module) -> torch.optim.Optimiz
         "muon": lambda: torch.optim.Muon(groups, lr=rate),
         "adafactor": lambda: _transformers_adafactor(groups, rate),
     }
+    if job.get("own"):
+        return OwnSGD(groups, rate, job["own"])
     name = "adam" if job["fault"] == "coupled_decay" else job["optimizer"]
     return made[name]()
 
@@ -179,7 +210,7 @@ def parallel(job: dict[str, Any], model: nn.Module, world: int) -> nn.Module:
         for layer in model.layers:
             fully_shard(layer)
         return fully_shard(model)
-    if layout == "ddp" and job["fault"] != "unsynchronised":
+    if layout == "ddp" and job["fault"] not in ("unsynchronised", "same_rows_alone"):
         return nn.parallel.DistributedDataParallel(model)
     return model
 

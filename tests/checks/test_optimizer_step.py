@@ -14,6 +14,7 @@ from tests.checks.trained_runs import train_all
 BF16: dict[str, Any] = {"dtype": "bfloat16", "bf16_in_place": True}
 LORA: dict[str, Any] = {"lora": {"r": 4, "alpha": 32}}
 MATRICES = ["embed_tokens*", "layers.0*", "layers.1.input*", "layers.1.up_proj.bias", "norm*"]
+STOCHASTIC = {"optimizer": "sgd", "dtype": "bfloat16", "learning_rate": 0.03, "stochastic_rounding": True}
 CLEAN: dict[str, dict[str, Any]] = {
     "adamw": {},
     "adamw-fused": {"implementation": {"fused": True}},
@@ -39,6 +40,8 @@ CLEAN: dict[str, dict[str, Any]] = {
     "sampled": {"sample_elements": 100},
     "one-micro-batch": {"accumulation": 1},
     "masters": {"dtype": "bfloat16", "masters": True},
+    "own-sgd": {"optimizer": "sgd", "own": "plain"},
+    "stochastic-rounding": {**STOCHASTIC, "own": "stochastic"},
 }
 CLEAN_PAIRS: dict[str, dict[str, Any]] = {
     "ddp": {},
@@ -67,6 +70,9 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
     "all-masked": ({"fault": "all_masked"}, "supervision", "nothing-supervised"),
     "logged-doubled": ({"fault": "logged_doubled"}, "loss", "logged-loss-differs"),
     "adapter-scaling": ({"fault": "adapter_scaling", **LORA}, "adapters", "scaling-differs"),
+    "half-update": ({"optimizer": "sgd", "own": "half"}, "update", "update-differs"),
+    "update-lost": ({"optimizer": "sgd", "own": "first_lost"}, "update", "not-updated"),
+    "rounding-biased": ({**STOCHASTIC, "own": "truncated"}, "update", "rounding-biased"),
     "bf16-undeclared": ({"dtype": "bfloat16", "learning_rate": 1e-5}, "lost_updates", "updates-lost"),
 }  # fmt: skip
 BROKEN_PAIRS: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -74,6 +80,7 @@ BROKEN_PAIRS: dict[str, tuple[dict[str, Any], str, str]] = {
     "pair-mean-of-means": ({"fault": "mean_of_means"}, "weights", "token-weights-differ"),
     "pair-times-accumulation": ({"fault": "times_accumulation"}, "weights", "loss-scale-differs"),
     "unsynchronised": ({"fault": "unsynchronised"}, "gradient", "contribution-lost"),
+    "same-rows-alone": ({"fault": "same_rows_alone"}, "ranks", "rows-repeated"),
     "no-sync-off-by-one": ({"fault": "no_sync_off_by_one"}, "gradient", "contribution-lost"),
     "schedule-per-rank": (
         {"fault": "schedule_per_rank", "steps": 4, "record_steps": [2, 3]},
