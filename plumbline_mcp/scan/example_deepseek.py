@@ -11,7 +11,7 @@ from plumbline_mcp.scan.example_storage import StoredTensor, matrix, normal
 
 _RANK, _HEAD, _EXPERT = 32, 16, 32
 _ROPE, _RAGGED_ROPE = 32, 16
-"""The part of a head that carries positions: with the rank it makes two blocks of 32 rows, or one and half."""
+"""The part of a head that carries positions: with the rank two blocks of 32 rows, or one and a half."""
 _DENSE_LAYERS = 1
 
 
