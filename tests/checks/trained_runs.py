@@ -43,7 +43,7 @@ def train_all(
         )
         for rank in range(world_size)
     ]
-    said = [process.communicate(timeout=300)[0] for process in started]
+    said = [process.communicate(timeout=900)[0] for process in started]
     assert all(process.returncode == 0 for process in started), "\n".join(said)
     for path in runs.values():
         finish(path, world_size)
