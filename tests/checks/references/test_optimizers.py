@@ -75,9 +75,7 @@ def test_five_steps_stay_within_the_bound(name: str, shape: tuple[int, ...], dty
         held = optimizer.state.get(parameter, {})
         state = {key: numbers(value) for key, value in held.items() if torch.is_tensor(value) and value.ndim}
         before = numbers(parameter)
-        wanted = updated(
-            recipe, Given(before, numbers(parameter.grad), state, step, RATE, DECAY, fmt)
-        )
+        wanted = updated(recipe, Given(before, numbers(parameter.grad), state, step, RATE, DECAY, fmt))
         optimizer.step()
         for key, value in wanted.state.items():
             found = numbers(optimizer.state[parameter][key])
