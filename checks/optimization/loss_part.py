@@ -52,32 +52,44 @@ def loss_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
     return part_of("loss", problems, coverage=coverage, measurements=tuple(measurements))
 
 
-def _differentiated(case: StepCase, step: StepTokens, mean: float, bound: float) -> Iterator[Problem]:
+def _whole(case: StepCase, step: StepTokens, bound: float) -> tuple[float, float] | None:
+    """(the loss that was differentiated over the global batch, bound on its rounding and the mean's)."""
     factor, scale = step.factor(case.world_size), step.scale(case.world_size)
     values = [batch.differentiated for line in case.lines(step.step) for batch in line.micro_batches]
     known = [value for value in values if value is not None]
     if factor is None or scale is None or not values or len(known) < len(values):
-        return
+        return None
     averaging = factor[0] / (scale[0] if scale[0] < 1 and clips_unseen(case, step.step) else 1.0)
-    found = math.fsum(known) * averaging
-    allowed = bound + (precision_of(known) + factor[1] + _FLOAT32) * math.fsum(map(abs, known)) * averaging
+    rounding = (precision_of(known) + factor[1] + _FLOAT32) * math.fsum(map(abs, known)) * averaging
+    return math.fsum(known) * averaging, bound + rounding
+
+
+def _differentiated(case: StepCase, step: StepTokens, mean: float, bound: float) -> Iterator[Problem]:
+    whole = _whole(case, step, bound)
+    if whole is None:
+        return
+    found, allowed = whole
     if abs(found - mean) <= allowed and math.isfinite(found):
         return
-    right = weights_are_right(case, step)
+    further = math.isfinite(found) and weights_are_right(case, step)
     yield Problem(
-        code="further-loss-term" if right and math.isfinite(found) else "loss-differs",
-        outcome=Outcome.INCONCLUSIVE if right and math.isfinite(found) else Outcome.FAIL,
-        message="the loss that was differentiated is not the mean over the global batch"
-        if not right
-        else "every token weighs right, and yet the loss differentiated is another: it has a further term",
+        code="further-loss-term" if further else "loss-differs",
+        outcome=Outcome.INCONCLUSIVE if further else Outcome.FAIL,
+        message="every token weighs right, and yet the loss differentiated is another: it has a further term"
+        if further
+        else "the loss that was differentiated is not the mean over the global batch",
         place=Place(step=step.step),
         expected=f"{mean:.6g} ± {allowed:.2g}",
         found=f"{found:.6g}",
-        next_step="compare the loss function with the recipe",
+        next_step="switch the further term off for this check (of a mixture of experts the balance loss:"
+        " output_router_logits), or compare the loss function with the recipe"
+        if further
+        else "compare the loss function with the recipe",
     )
 
 
 def _logged(case: StepCase, step: StepTokens, mean: float, bound: float) -> Iterator[Problem]:
+    mean, bound = _with_further_term(case, step, mean, bound)
     for rank in case.ranks:
         value = rank.logged.get(step.step, {}).get("loss")
         if value is None or (step.step - 1 not in rank.logged and step.step > 1):
@@ -93,6 +105,13 @@ def _logged(case: StepCase, step: StepTokens, mean: float, bound: float) -> Iter
                 found=f"{value:.6g}",
                 next_step="look for a mean taken per rank or micro-batch, or a factor on the logged value",
             )
+
+
+def _with_further_term(case: StepCase, step: StepTokens, mean: float, bound: float) -> tuple[float, float]:
+    """What should be logged: the loss differentiated, where only a further term sets it apart."""
+    whole = _whole(case, step, bound)
+    further = whole is not None and math.isfinite(whole[0]) and abs(whole[0] - mean) > whole[1]
+    return whole if whole and further and weights_are_right(case, step) else (mean, bound)
 
 
 def _narrow_loss(case: StepCase, step: StepTokens) -> bool:

@@ -114,6 +114,7 @@ def _sum(
 def _passes(record: StepTensors, module: str) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
     """(input [n, in], grad_output [n, out], unit roundoff of the product) of each micro-batch.
 
+    The two change places where the weight is [in, out]: its gradient is the transpose of the formula.
     Under autocast a layer rounds its input to the dtype that its output, and so its gradient, is in.
     """
     for number in range(record.micro_batches()):
@@ -125,7 +126,8 @@ def _passes(record: StepTensors, module: str) -> Iterator[tuple[np.ndarray, np.n
         if formats[1].roundoff > formats[0].roundoff and formats[1].bits >= 16:
             given = rounded(given, formats[1]).astype(np.float64)
         unit = max(each.roundoff for each in formats)
-        yield given.reshape(-1, given.shape[-1]), slope.reshape(-1, slope.shape[-1]), unit
+        given, slope = (each.reshape(-1, each.shape[-1]) for each in (given, slope))
+        yield (slope, given, unit) if module in record.transposed else (given, slope, unit)
 
 
 def contribution(record: StepTensors, module: str, shard: Shard) -> np.ndarray | None:

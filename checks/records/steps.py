@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from checks.errors import Inconclusive
 from checks.records.runs import RunFolder, read_json
@@ -142,12 +142,16 @@ class Placement(_Record):
 
 @dataclass(frozen=True)
 class StepTensors:
-    """The tensors of one full step on one rank. ``shifted``: labels lie where their logits do."""
+    """The tensors of one full step on one rank.
+
+    ``shifted``: labels lie where their logits do; ``transposed``: witnesses whose weight is [in, out].
+    """
 
     tensors: Mapping[str, Tensor]
     samples: Mapping[str, Sample]
     placements: Mapping[str, Placement]
     shifted: bool
+    transposed: frozenset[str] = frozenset()
 
     def array(self, name: str) -> npt.NDArray[np.float64]:
         """float64[shape] (a sample: float64[n]). Raises `KeyError`, `Inconclusive` (too large)."""
@@ -353,7 +357,15 @@ def _step_tensors(path: Path, rank: int) -> StepTensors:
     }
     samples = _mapping(path, about.get("samples", "{}"), Sample)
     placements = _mapping(path, about.get("placements", "{}"), Placement)
-    return StepTensors(tensors, samples, placements, about.get("labels") == "shifted")
+    transposed = frozenset(_names(path, about.get("transposed", "[]")))
+    return StepTensors(tensors, samples, placements, about.get("labels") == "shifted", transposed)
+
+
+def _names(path: Path, text: str) -> list[str]:
+    try:
+        return TypeAdapter(list[str]).validate_json(text)
+    except ValueError as error:
+        raise Inconclusive(f"{path.name}: its metadata does not fit: {str(error)[:200]}") from error
 
 
 def _mapping(path: Path, text: str, model: type[ModelT]) -> dict[str, ModelT]:

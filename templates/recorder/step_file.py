@@ -23,6 +23,7 @@ class StepFile:
         self._limit, self._step = sample_elements, step
         self._placements: "dict[str, object]" = {}
         self.labels = "aligned"
+        self.transposed: "list[str]" = []
 
     def micro_batch(self, index: int, batch: MicroBatch, values: "dict[str, torch.Tensor]") -> None:
         """The inputs, labels and per-token values of a micro-batch, whole."""
@@ -76,6 +77,7 @@ class StepFile:
                 "world_size": str(world_size),
                 "step": str(self._step),
                 "labels": self.labels,
+                "transposed": json.dumps(self.transposed),
                 "placements": json.dumps(self._placements),
             }
         )

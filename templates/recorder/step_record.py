@@ -115,6 +115,7 @@ class StepRecord:
         if window.witnesses is not None:
             seen = window.witnesses.take()
             values.update({"witness." + name: value for name, value in seen.items()})
+            self._file(window).transposed = window.witnesses.transposed
         self._file(window).micro_batch(window.written, batch, values)
 
     # The gradients and the optimizer

@@ -11,7 +11,7 @@ LARGEST_WIDTH = 8192
 """in + out features of a witness: its input and output gradient are written for every position."""
 
 
-def choose(root: "torch.nn.Module") -> "list[tuple[str, torch.nn.Linear]]":
+def choose(root: "torch.nn.Module") -> "list[tuple[str, torch.nn.Module]]":
     """The last linear layers whose weight is trained and used under one name only."""
     uses: "dict[int, int]" = {}
     for _, value in root.named_parameters(remove_duplicate=False):
@@ -19,13 +19,25 @@ def choose(root: "torch.nn.Module") -> "list[tuple[str, torch.nn.Linear]]":
     found = [
         (plain_name(name), module)
         for name, module in root.named_modules()
-        if type(module).__name__.endswith("Linear")
-        and isinstance(module, torch.nn.Linear)
+        if is_linear(module)
         and module.weight.requires_grad
         and uses.get(id(module.weight)) == 1
-        and module.in_features + module.out_features <= LARGEST_WIDTH
+        and sum(module.weight.shape) <= LARGEST_WIDTH
     ]
     return found[-WATCHED:]
+
+
+def is_linear(module: "torch.nn.Module") -> bool:
+    """Whether a module multiplies by its weight alone: torch's Linear, or the Conv1D of GPT-2."""
+    kind = type(module).__name__
+    return (kind.endswith("Linear") and isinstance(module, torch.nn.Linear)) or is_transposed(module)
+
+
+def is_transposed(module: "torch.nn.Module") -> bool:
+    """Whether its weight is [in, out]: GPT-2's Conv1D (transformers), which has ``nf`` outputs."""
+    weight = getattr(module, "weight", None)
+    is_matrix = isinstance(weight, torch.Tensor) and weight.ndim == 2
+    return type(module).__name__ == "Conv1D" and is_matrix and getattr(module, "nf", None) == weight.shape[1]
 
 
 class Pass:
@@ -51,13 +63,17 @@ class Witnesses:
         self._passes: "dict[str, list[Pass]]" = {}
         self._chosen: "list[str] | None" = None
         watched = choose(root)
-        self._widths = {name: (module.in_features, module.out_features) for name, module in watched}
+        self._transposed = {name for name, module in watched if is_transposed(module)}
+        self._widths = {
+            name: tuple(module.weight.shape) if name in self._transposed else tuple(module.weight.shape)[::-1]
+            for name, module in watched
+        }
         self._calls = ModuleCalls([(module, self._listener(name)) for name, module in watched])
 
     def _listener(self, name: str) -> object:
         def called(args: tuple, kwargs: dict, output: object) -> None:
             with self._health.guard("a linear layer's input"):
-                given = args[0] if args else kwargs.get("input")
+                given = args[0] if args else next(iter(kwargs.values()), None)
                 if self._health.active and isinstance(output, torch.Tensor) and output.requires_grad:
                     followed = Pass(given.detach(), self._health)
                     output.register_hook(followed)
@@ -81,6 +97,11 @@ class Witnesses:
         for name in self._chosen:
             found[name + ".input"], found[name + ".grad_output"] = self._joined(name, used.get(name, []))
         return found
+
+    @property
+    def transposed(self) -> "list[str]":
+        """The witnesses whose weight is [in, out]."""
+        return [name for name in self._chosen or () if name in self._transposed]
 
     def _joined(self, name: str, used: "list[Pass]") -> "tuple[torch.Tensor, torch.Tensor]":
         if len(used) == 1:

@@ -46,6 +46,19 @@ class LoraLinear(nn.Module):
         return self.base_layer(x) + self.lora_B["default"](self.lora_A["default"](x)) * self.scaling
 
 
+class Conv1D(nn.Module):
+    """A linear layer that keeps its weight as [in, out], with the attribute names of GPT-2's."""
+
+    def __init__(self, outputs: int, inputs: int) -> None:
+        super().__init__()
+        self.nf, self.nx = outputs, inputs
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) / inputs**0.5)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight + self.bias
+
+
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -118,6 +131,8 @@ class OwnSGD(torch.optim.Optimizer):
 def make_model(job: dict[str, Any]) -> TinyModel:
     torch.manual_seed(job["seed"])
     model = TinyModel()
+    for layer in model.layers if job.get("transposed") else ():
+        layer.up_proj, layer.down_proj = Conv1D(2 * WIDTH, WIDTH), Conv1D(WIDTH, 2 * WIDTH)
     if job.get("lora"):
         lora = job["lora"]
         for layer in model.layers:
@@ -269,6 +284,9 @@ def one_step(
             scale = float(len(batches))
         with wrapped.no_sync() if waits else contextlib.nullcontext():
             loss = forward(job, wrapped, ids, labels, items) * scale
+            if job.get("further_term"):
+                square = model.embed_tokens.weight.pow(2).sum()
+                loss = loss + job["further_term"] * square / len(batches)
             if not (fault == "last_micro_batch_lost" and last):
                 loss.backward()
         total += float(loss.detach())

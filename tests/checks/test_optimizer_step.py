@@ -39,6 +39,7 @@ CLEAN: dict[str, dict[str, Any]] = {
     "unclipped": {"max_grad_norm": 0.0},
     "sampled": {"sample_elements": 100},
     "one-micro-batch": {"accumulation": 1},
+    "transposed": {"transposed": True, "frozen": ["lm_head*"]},
     "masters": {"dtype": "bfloat16", "masters": True},
     "own-sgd": {"optimizer": "sgd", "own": "plain"},
     "stochastic-rounding": {**STOCHASTIC, "own": "stochastic"},

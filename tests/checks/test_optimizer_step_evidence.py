@@ -27,6 +27,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "plain": {},
         "metrics-only": {"record_steps": []},
         "muon-sampled": {"optimizer": "muon", "frozen": MATRICES, "sample_elements": 50},
+        "further-term": {"further_term": 1e-3},
         "no-rate": {"schedule": "linear", "warmup_steps": 2, "record_steps": [1]},
     }
     return train_all(tmp_path_factory.mktemp("evidence"), scenarios)
@@ -145,6 +146,12 @@ def test_a_step_without_a_learning_rate_shows_nothing(trained: dict[str, Path]) 
     verdict = judged(trained["no-rate"])
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "learning rate and a gradient above 0" in verdict.reason
+
+
+def test_a_further_loss_term_is_said_and_no_failure(trained: dict[str, Path]) -> None:
+    verdict = judged(trained["further-term"])
+    assert {problem.code for _, problem in verdict.problems()} == {"further-loss-term"}
+    assert verdict.outcome is Outcome.INCONCLUSIVE
 
 
 def test_without_logits_the_weights_are_not_evaluated(run: Path) -> None:

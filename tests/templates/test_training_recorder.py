@@ -38,6 +38,7 @@ ONE_RANK = (
     "labels_kept_from_the_model",
     "pickled_midway",
     "adapters",
+    "transposed_layers",
     "fused",
     "sampled",
     "metrics_only",
@@ -249,6 +250,23 @@ def test_witnesses_give_the_weight_gradient_of_their_layer(one: Path, name: str)
             total += np.einsum("bto,bti->oi", back, given)
         assert np.abs(total).max() > 0
         np.testing.assert_allclose(tensors[f"grad.raw.{module}.weight"], total, rtol=1e-4, atol=1e-7)
+
+
+def test_a_layer_whose_weight_is_transposed_is_a_witness_too(one: Path) -> None:
+    folder = records(one, "transposed_layers")
+    modules = ["transformer.h.1.mlp.c_fc", "transformer.h.1.mlp.c_proj"]
+    assert json.loads(metadata(folder)["transposed"]) == modules
+    tensors = step_file(folder)
+    for module in modules:
+        total = sum(
+            np.einsum(
+                "bti,bto->io",
+                tensors[f"micro.{micro}.witness.{module}.input"].astype(np.float64),
+                tensors[f"micro.{micro}.witness.{module}.grad_output"].astype(np.float64),
+            )
+            for micro in range(2)
+        )
+        np.testing.assert_allclose(tensors[f"grad.raw.{module}.weight"], total, rtol=1e-3, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["dropout_and_clipping", "clip_imported_early", "clip_in_two_parts"])

@@ -348,6 +348,13 @@ metrics_only.settings = {"record_steps": []}
 # transformers
 
 
+def transposed_layers() -> tuple:
+    """GPT-2: its layers keep their weights as [in, out], and its head is tied to the embedding."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return run(GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=2, n_head=2)))
+
+
 def trainer(**more: object) -> tuple:
     """A Trainer on a small Llama: rows with padding, two micro-batches a step."""
     import tempfile
