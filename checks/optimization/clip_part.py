@@ -48,8 +48,45 @@ def clip_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
             problems += _scaled_unseen(case, tokens, norm)
         else:
             problems += _scaled(case, step, norm)
+    problems += [*_settings(case), *_left_out(case)]
     coverage = Coverage(judged=judged, total=len(case.full_steps), unit="steps")
     return part_of("clip", problems, coverage=coverage, measurements=tuple(measurements))
+
+
+def _settings(case: StepCase) -> Iterator[Problem]:
+    """Every clipping call, of metrics steps too, has the recipe's maximum; inf only asks for the norm."""
+    wanted = case.recipe.max_grad_norm
+    for step in case.steps:
+        for line in case.lines(step):
+            found = line.clip.max_norm if line.clip and line.clip.kind != "clip_grad_value_" else None
+            if found is None or not math.isfinite(found) or math.isclose(found, wanted, rel_tol=1e-6):
+                continue
+            yield Problem(
+                code="max-norm-differs",
+                message="gradients are clipped to another norm than the recipe's",
+                place=Place(step=step),
+                expected=f"{wanted:g}" if wanted else "no clipping",
+                found=f"{found:g}",
+                next_step="compare max_grad_norm with what the framework was given",
+            )
+            break
+
+
+def _left_out(case: StepCase) -> Iterator[Problem]:
+    """Where one step clips, every step does."""
+    if not case.recipe.max_grad_norm:
+        return
+    clipped = {step: all(line.clip is not None for line in case.lines(step)) for step in case.steps}
+    missing = [step for step, found in clipped.items() if not found]
+    if missing and any(clipped.values()):
+        yield Problem(
+            code="not-clipped",
+            message=f"{len(missing)} of {len(clipped)} steps made no call of the clipping function",
+            place=Place(step=missing[0]),
+            expected="a call in every step, as in the others",
+            found="none",
+            next_step="clip in every step, after its last micro-batch",
+        )
 
 
 def _unknown(step: int) -> Problem:

@@ -201,6 +201,8 @@ def gradient_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
     for step in steps:
         total += 1
         judged += bool(step.witnesses)
+        if not step.witnesses:
+            problems.append(_no_witness(case, step))
         for one in step.witnesses:
             problems += _direction(one)
         if step.witnesses:
@@ -218,6 +220,19 @@ def gradient_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
             problems += replicas(shard, step.step, (f"grad.raw.{shard.parameter}",), "gradient")
     coverage = Coverage(judged=judged, total=total, unit="steps with a witness layer")
     return part_of("gradient", problems, coverage=coverage, measurements=tuple(measurements))
+
+
+def _no_witness(case: StepCase, step: StepTokens) -> Problem:
+    said = next((each for rank in case.ranks for each in rank.unavailable), "")
+    return Problem(
+        code="no-witness",
+        outcome=Outcome.NOT_EVALUATED,
+        message="no linear layer was recorded whose gradient can be recomputed"
+        + (f"; the recorder says: {said}" if said else ""),
+        place=Place(step=step.step),
+        next_step="run it without torch.compile, and train one linear layer that is not tied (the check looks"
+        " at nn.Linear and Conv1D)",
+    )
 
 
 def _direction(one: Measured) -> Iterator[Problem]:

@@ -42,7 +42,7 @@ def open_case(inputs: StepInputs, progress: Progress) -> StepCase:
             ranks.append(rank)
             evidence += files
     ranks.sort(key=lambda rank: rank.rank)
-    problems = tuple(_rank_problems(run, ranks))
+    problems = tuple(sorted(_rank_problems(run, ranks), key=lambda each: each.code == "rank-stopped"))
     if not any(rank.lines for rank in ranks) and not problems:
         raise NotEvaluated(
             f"run {run.job.run_id} of the procedure {run.job.procedure} recorded no training step",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from checks.check import Progress
+from checks.optimization.between_steps import moved_between, state_between
 from checks.optimization.case import Shard, StepCase, shards
 from checks.optimization.gradient_parts import replicas
 from checks.optimization.updating import (
@@ -44,11 +45,13 @@ class _Tally:
     stuck: int = 0
     worst: tuple[float, str] = (0.0, "")
     most_stuck: tuple[float, str] = (0.0, "")
+    without: set[str] = field(default_factory=set)
+    with_gradient: set[str] = field(default_factory=set)
 
 
 def update_parts(case: StepCase, progress: Progress) -> list[Part]:
     """The three parts, in one pass over the parameters of every full step."""
-    tally = _Tally()
+    tally = _Tally(update=[*moved_between(case)], state=[*state_between(case)])
     for step in case.full_steps:
         pieces = list(shards(case, step))
         for number, shard in enumerate(pieces):
@@ -71,8 +74,10 @@ def _judge(case: StepCase, step: int, shard: Shard, tally: _Tally) -> None:
     tally.state += replicas(shard, step, tuple(after), "optimizer state")
     tally.judged += 1
     if one is None:
+        tally.without.add(shard.parameter)
         tally.update += _without_gradient(step, shard)
         return
+    tally.with_gradient.add(shard.parameter)
     tally.update += _compare(case, one, tally)
     tally.state += _compare_state(one, tally)
     tally.state += _counted(one)
@@ -273,8 +278,28 @@ def _count_lost(case: StepCase, one: ParameterStep, tally: _Tally) -> None:
         tally.most_stuck = (stuck / count, one.shard.parameter)
 
 
+def _never_reached(case: StepCase, tally: _Tally) -> Iterator[Problem]:
+    """Parameters that the recipe trains and that got no gradient in any recorded step."""
+    never = [
+        name
+        for name in sorted(tally.without - tally.with_gradient)
+        if not name.startswith("unowned.") and case.recipe.trained(name) is not False
+    ]
+    if never and tally.with_gradient:
+        yield Problem(
+            code="never-reached",
+            outcome=Outcome.INCONCLUSIVE,
+            message=f"{len(never)} trained parameters got no gradient in any recorded step",
+            place=Place(tensor=never[0]),
+            expected="a gradient in one of the recorded steps",
+            found="none",
+            next_step="look for a detached graph (detach, no_grad, reentrant checkpointing); freeze what is"
+            " never used; of an expert that no token reached, record more steps or larger batches",
+        )
+
+
 def _update(case: StepCase, tally: _Tally) -> Part:
-    problems = tally.update
+    problems = [*tally.update, *_never_reached(case, tally)]
     if tally.judged and not any(problem.outcome is Outcome.FAIL for problem in problems):
         if not tally.moving:
             problems = [*problems, _blind("no recorded step has a learning rate and a gradient above 0")]

@@ -230,7 +230,11 @@ def read_rank(run: RunFolder, folder: str) -> tuple[RankSteps, list[Evidence]]:
         if (step := _step_number(name)) is not None
     }
     evidence = [run.evidence(name, "steps") for name in names]
-    said = tuple(str(event.get("what"))[:200] for event in events if event.get("event") == "unavailable")
+    said = tuple(
+        f"{event.get('what')}: {event.get('why')}"[:300]
+        for event in events
+        if event.get("event") == "unavailable"
+    )
     failed = f"{folder}/{MARK}" in run.manifest or not _is_complete(run, f"{folder}/recorder.json")
     return RankSteps(rank, lines, _logged(events), full, parameters, said, failed), evidence
 

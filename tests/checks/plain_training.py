@@ -79,14 +79,14 @@ class TinyModel(nn.Module):
         self.layers = nn.ModuleList(Block() for _ in range(2))
         self.norm = RMSNorm(WIDTH)
         self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
-        self.smoothing = 0.0
+        self.smoothing, self.detached = 0.0, False
 
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor, num_items_in_batch: float | None = None
     ) -> dict[str, torch.Tensor]:
         x = self.embed_tokens(input_ids)
         for layer in self.layers:
-            x = layer(x)
+            x = layer(x.detach() if self.detached else x)
         logits = self.lm_head(self.norm(x))
         total = functional.cross_entropy(
             logits[:, :-1].float().reshape(-1, VOCABULARY),
@@ -144,6 +144,7 @@ def make_model(job: dict[str, Any]) -> TinyModel:
     for name, parameter in model.named_parameters():
         if any(name.startswith(prefix.rstrip("*")) for prefix in job.get("frozen", [])):
             parameter.requires_grad_(job["fault"] == "frozen_trained")
+    model.detached = job["fault"] == "detached"
     model.smoothing = 0.0 if job["fault"] == "smoothing_left_out" else job.get("label_smoothing", 0.0)
     return model.to(getattr(torch, job.get("dtype", "float32")))
 
@@ -239,6 +240,8 @@ def train(job: dict[str, Any], recorder: Any, rank: int, world: int) -> None:
     rows = iter(itertools.cycle(make_rows(job, rank, world)))
     for step in range(1, job["steps"] + 1):
         batches = [next(rows) for _ in range(job.get("accumulation", 1))]
+        if job["fault"] == "clipped_once" and step > 1:
+            job = {**job, "max_grad_norm": 0.0}
         logged = one_step(job, wrapped, model, optimizer, batches, world)
         copies = [p for group in optimizer.param_groups for p in group["params"]]
         for copy in (copy for copy in copies if hasattr(copy, "model_parameter")):
@@ -249,6 +252,11 @@ def train(job: dict[str, Any], recorder: Any, rank: int, world: int) -> None:
             copy.model_parameter.grad = None
         for _ in range(world if job["fault"] == "schedule_per_rank" else 1):
             schedule.step()
+        if job["fault"] == "state_cleared":
+            optimizer.state.clear()
+        if job["fault"] == "weights_rounded":
+            for p in model.parameters():
+                p.data.copy_((p.data * 256).round() / 256)
         if job["fault"] != "no_zero_grad":
             optimizer.zero_grad(set_to_none=True)
         recorder.logged(step, {**logged, "learning_rate": schedule.get_last_lr()[0]})
@@ -318,7 +326,7 @@ def clip(job: dict[str, Any], model: nn.Module, world: int) -> float | None:
         for gradient in local:
             gradient.mul_(torch.clamp(largest / (norm + 1e-6), max=1.0))
         return float(norm)
-    norm = torch.nn.utils.clip_grad_norm_(held, largest)
+    norm = torch.nn.utils.clip_grad_norm_(held, largest * (10 if fault == "clipped_to_another" else 1))
     return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 

@@ -65,6 +65,12 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
         {"fault": "frozen_trained", "frozen": ["layers.0*"]}, "groups", "trained-though-frozen",
     ),
     "not-clipped": ({"fault": "not_clipped"}, "clip", "not-clipped"),
+    "clipped-to-another": (
+        {"fault": "clipped_to_another", "max_grad_norm": 100.0}, "clip", "max-norm-differs",
+    ),
+    "clipped-once": ({"fault": "clipped_once", "max_grad_norm": 100.0}, "clip", "not-clipped"),
+    "weights-rounded": ({"fault": "weights_rounded"}, "update", "moved-between-steps"),
+    "state-cleared": ({"fault": "state_cleared"}, "state", "state-lost"),
     "smoothing-left-out": (
         {"fault": "smoothing_left_out", "label_smoothing": 0.1}, "weights", "not-cross-entropy",
     ),

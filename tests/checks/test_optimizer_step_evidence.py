@@ -28,6 +28,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "metrics-only": {"record_steps": []},
         "muon-sampled": {"optimizer": "muon", "frozen": MATRICES, "sample_elements": 50},
         "further-term": {"further_term": 1e-3},
+        "detached": {"fault": "detached"},
         "no-rate": {"schedule": "linear", "warmup_steps": 2, "record_steps": [1]},
     }
     return train_all(tmp_path_factory.mktemp("evidence"), scenarios)
@@ -75,6 +76,16 @@ def test_a_rank_that_died_fails_and_nothing_else_is_judged(run: Path) -> None:
     assert outcomes(verdict) == {
         name: Outcome.FAIL if name == "ranks" else Outcome.NOT_EVALUATED for name in PARTS
     }
+
+
+def test_the_rank_that_failed_first_is_the_headline(run: Path) -> None:
+    job = json.loads((run / "job.json").read_text())
+    (run / "job.json").write_text(json.dumps(job | {"world_size": 2}))
+    stopped = {"rank": 0, "code": None, "signal": 15, "stopped": True}
+    (run / "exit/rank-00000.json").write_text(json.dumps(stopped))
+    (run / "exit/rank-00001.json").write_text(json.dumps({"rank": 1, "code": 1}))
+    seal(run)
+    assert "rank 1 ended with code 1" in judged(run).reason
 
 
 def test_a_rank_without_an_exit_file_failed(run: Path) -> None:
@@ -152,6 +163,12 @@ def test_a_further_loss_term_is_said_and_no_failure(trained: dict[str, Path]) ->
     verdict = judged(trained["further-term"])
     assert {problem.code for _, problem in verdict.problems()} == {"further-loss-term"}
     assert verdict.outcome is Outcome.INCONCLUSIVE
+
+
+def test_parameters_that_no_gradient_reaches_are_no_pass(trained: dict[str, Path]) -> None:
+    verdict = judged(trained["detached"])
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "5 trained parameters got no gradient" in verdict.reason
 
 
 def test_without_logits_the_weights_are_not_evaluated(run: Path) -> None:
