@@ -20,6 +20,7 @@ from checks.conversations.opening import (
 from checks.conversations.pairing import Pair, pair
 from checks.conversations.parts import PARTS, judge_rows
 from checks.conversations.rows_case import Rows
+from checks.conversations.splitting import Split
 from checks.conversations.wrapping import Unwrapped
 from checks.records.documents import Document
 from checks.records.rows import read_dump
@@ -56,14 +57,18 @@ class DataCheck(Check[DataInputs, DataCase]):
     references: the prefix difference in token space, and a rendering of sentinel texts that is mapped back.
     Where they do not decide a turn, ``labels`` is inconclusive and says why.
 
-    ``--packing documents``: whole documents share a sequence. ``--packing wrapped``: the rows one after the
-    other are one stream, sliced at ``--max-length``; documents are cut and lie in two or more sequences (TRL
-    names it the same; ``group_texts`` of the transformers examples does it). Sequences are looked up in the
-    workload's stream, so neither ranks nor shuffling of sequences matter; rows are put together again and
-    judged like any others, and ids/packing judges the slices. The verdict is inconclusive where rows were
-    shuffled before they were packed and sequences are out of order too, or where texts repeat so that
-    sequences fit in several places. A supervised token that stands first in a slice is counted: no loss
-    reaches it.
+    ``--packing documents``: whole documents share a sequence. Where the framework splits what does not fit
+    (TRL's ``bfd_split``), pieces that together make up a whole row count as the row, wherever they lie, each
+    token once; a row that lost a piece fails. The first token of a later piece has nothing of its row before
+    it, so no loss has to reach it (and none may, behind another document).
+
+    ``--packing wrapped``: the rows one after the other are one stream, sliced at ``--max-length``; documents
+    are cut and lie in two or more sequences (TRL names it the same; ``group_texts`` of the transformers
+    examples does it). Sequences are looked up in the workload's stream, so neither ranks nor shuffling of
+    sequences matter; rows are put together again and judged like any others, and ids/packing judges the
+    slices. The verdict is inconclusive where rows were shuffled before they were packed and sequences are out
+    of order too, or where texts repeat so that sequences fit in several places. A supervised token that
+    stands first in a slice is counted: no loss reaches it.
 
     Parts: ids/content, ids/order, ids/truncation, ids/positions, ids/packing, ids/coverage, ids/epochs,
     labels, stop; for a run folder also run (what became of each rank).
@@ -137,10 +142,11 @@ class DataCheck(Check[DataInputs, DataCase]):
         return first_cause(parts) if outcome is Outcome.FAIL else super().to_mend_first(parts, outcome)
 
     def smallest(self, case: DataCase) -> DataCase:
-        """One row that is judged clean (with the sequence it is packed in), else the first."""
+        """One row that is judged clean (with what lies in its sequences), else the first."""
         rows = case.rows
         first = min((d.sequence.epoch for d in rows.documents if d.sequence.epoch is not None), default=None)
         documents = [d for d in rows.documents if d.sequence.epoch == first]
+        documents.sort(key=lambda document: not isinstance(document.sequence, Split))
         pairs = pair(documents[:CLEAN_ROW_TRIES], list(rows.rows), rows.recipe.terms).pairs
         if not pairs:
             raise NotApplicable("no recorded row is a row of the workload")
@@ -155,9 +161,10 @@ def _unfinished(name: str) -> Part:
 
 
 def _slice(rows: Rows, sequence: int, pairs: tuple[Pair, ...]) -> Rows:
-    """One sequence and the workload rows in it."""
-    chosen = [each for each in pairs if each.document.sequence.index == sequence]
-    held = {index for each in chosen for index in _recorded_in(each.document)}
+    """The rows in one sequence, or one row that packing cut and those in the sequences that hold it."""
+    own = (each.document for each in pairs if each.document.sequence.index == sequence)
+    held = {index for document in own for index in _recorded_in(document)}
+    chosen = [each for each in pairs if _recorded_in(each.document) <= held]
     return replace(
         rows,
         documents=tuple(each.document for each in chosen),
@@ -165,22 +172,25 @@ def _slice(rows: Rows, sequence: int, pairs: tuple[Pair, ...]) -> Rows:
         recipe=replace(rows.recipe, epochs=None),
         wrapped=tuple(each for each in rows.wrapped if each.index in held),
         repeated=(),
+        recorded=tuple(each for each in rows.recorded if each.sequence.index in held),
     )
 
 
 def _recorded_in(document: Document) -> set[int]:
-    """The recorded sequences that hold a document which packing cut."""
+    """The recorded sequences that hold a document: several where packing cut it."""
     sequence = document.sequence
-    return {index for _, index, _ in sequence.pieces} if isinstance(sequence, Unwrapped) else set()
+    if isinstance(sequence, Unwrapped):
+        return {index for _, index, _ in sequence.pieces}
+    return {sequence.index}
 
 
 def _is_rich(case: DataCase) -> bool:
     """Whether every fault has something to act on: a decided turn and, where rows are packed, an edge."""
     decided = any(turn.decided and turn.supervised for row in case.rows.rows for turn in row.turns)
     packing, documents = case.rows.recipe.packing, case.rows.documents
-    if packing == "wrapped":
-        return decided and any(len(_recorded_in(document)) > 1 for document in documents)
-    return decided and (packing == "none" or len(documents) > 1)
+    if packing == "wrapped" or case.rows.recorded:
+        decided &= any(len(_recorded_in(document)) > 1 for document in documents)
+    return decided and (packing != "documents" or any(document.number for document in case.rows.laid))
 
 
 def _is_clean(check: DataCheck, case: DataCase) -> bool:

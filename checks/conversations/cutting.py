@@ -13,15 +13,17 @@ def cut_documents(
 ) -> tuple[Document, ...]:
     """The documents of all sequences.
 
-    Cut by recorded lengths, else (when packed) by rows found one after the other, else where position ids
-    start again.
+    Cut by recorded lengths, else (when packed) by rows found one after the other, and behind them where
+    position ids start again.
     """
     find = _finder(rows, terms.max_length) if packed else None
     documents: list[Document] = []
     for sequence in sequences:
         cuts = None
         if find is not None and sequence.lengths is None:
-            cuts = find(sequence) or position_cuts(sequence)
+            found = find(sequence)
+            last = found[-1] if found else 0
+            cuts = [*found, *(cut for cut in position_cuts(sequence) if cut > last)]
         documents.extend(documents_of(sequence, cuts, terms.padding))
     return tuple(documents)
 

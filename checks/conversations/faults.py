@@ -25,11 +25,14 @@ def _pairs(case: Rows) -> list[Pair]:
 
 def _with_sequence(case: Rows, old: Sequence, new: Sequence, change: Callable[[Document], Document]) -> Rows:
     """The case with one sequence exchanged in every document of it."""
-    documents = tuple(
-        change(replace(document, sequence=new)) if document.sequence is old else document
-        for document in case.documents
-    )
-    return replace(case, documents=documents)
+
+    def exchanged(documents: tuple[Document, ...]) -> tuple[Document, ...]:
+        return tuple(
+            change(replace(document, sequence=new)) if document.sequence is old else document
+            for document in documents
+        )
+
+    return replace(case, documents=exchanged(case.documents), recorded=exchanged(case.recorded))
 
 
 def _with_labels(case: Rows, row: LabelledRow, on: np.ndarray, value: bool) -> Rows:
@@ -160,7 +163,7 @@ def _dropped_row(case: Rows) -> Rows:
 
 
 def _boundary_ignored(case: Rows) -> Rows:
-    for document in case.documents:
+    for document in case.laid:
         sequence = document.sequence
         if document.number == 0 or sequence.positions is None or case.recipe.packing == "none":
             continue

@@ -12,7 +12,7 @@ from checks.conversations.loss_edges import (
 )
 from checks.conversations.rows_case import Epochs, Rows
 from checks.conversations.wrapped_part import first_token_notes
-from checks.references.expected import EITHER, Turn
+from checks.references.expected import EITHER, MUST, STOP, Turn
 from checks.references.spans import Stop
 from checks.verdict import Coverage, Measurement, Outcome, Part, part_of
 
@@ -48,6 +48,8 @@ def labels_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
         )
     notes += case.recipe.notes
     notes += first_token_notes(case)
+    if first := sum(row.pair.row.mask[at] in (MUST, STOP) for row in rows for at in row.cuts):
+        notes.append(f"{first:,} tokens to be supervised begin a piece of a split row: nothing predicts them")
     notes += weight_notes(rows)
     if either := sum(int((row.supervised & (row.mask == EITHER)).sum()) for row in rows):
         notes.append(f"{either} supervised tokens may be so or not: text after a stop token, a next header")

@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from checks.conversations.pairing import Pair
+from checks.conversations.splitting import Split
 from checks.conversations.wrapping import Unwrapped
 from checks.records.documents import Document
-from checks.records.rows import IGNORED
+from checks.records.rows import IGNORED, Sequence
 from checks.references.expected import EITHER, MUST, MUST_NOT, STOP, ExpectedRow, Turn
 from checks.references.spans import Stop
 from checks.references.tokenization import ReleaseTokenizer
@@ -23,7 +24,8 @@ class LabelledRow:
     """A row's labels over its document and the padding around it: what is supervised, and what should be.
 
     ``mask``: int8, the codes of `checks.references.expected`; ``origin``: where the row's token 0 lies in it.
-    ``kept``: how many of the row's tokens are there.
+    ``kept``: how many of the row's tokens are there. ``cuts``: places at which packing split the row, where
+    no token of it precedes.
     """
 
     pair: Pair
@@ -33,6 +35,7 @@ class LabelledRow:
     supervised: Bools
     origin: int
     kept: int
+    cuts: frozenset[int] = frozenset()
 
     def place(self, position: int | None = None, turn: int | None = None) -> Place:
         """Where in the row: ``position`` counts from the start of the document's padding."""
@@ -72,9 +75,23 @@ def labelled(pair: Pair) -> LabelledRow | None:
     labels = sequence.labels[low:high]
     supervised = sequence.supervised[low:high]
     mask[mask == STOP] = MUST
+    cuts = _mask_cuts(sequence, mask)
     return LabelledRow(
-        pair, labels, sequence.ids[low:high], mask, supervised, origin - skipped, kept + skipped
+        pair, labels, sequence.ids[low:high], mask, supervised, origin - skipped, kept + skipped, cuts
     )
+
+
+def _mask_cuts(sequence: Sequence, mask: npt.NDArray[np.int8]) -> frozenset[int]:
+    """Where packing split the row; the mask is changed there.
+
+    Nothing of the row precedes the first token of a later piece. A label there is without effect at the
+    start of a sequence; elsewhere the last token of another document would be taught to predict it.
+    """
+    if not isinstance(sequence, Split):
+        return frozenset()
+    for token, is_first in sequence.cuts:
+        mask[token] = EITHER if is_first else MUST_NOT
+    return frozenset(token for token, _ in sequence.cuts)
 
 
 def label_problems(row: LabelledRow, tokenizer: ReleaseTokenizer) -> list[Problem]:
@@ -200,7 +217,9 @@ def _unwanted(row: LabelledRow, start: int, end: int) -> Problem:
     token = start - row.origin
     message = _message_in(row, token, end - row.origin)
     inside = 0 <= token < row.kept
-    if not inside:
+    if row.cuts.issuperset(range(start, end)):
+        what = "the start of a later piece, which the document before it in the sequence would predict,"
+    elif not inside:
         what = "padding (or of text beyond the conversation)"
     elif message is None:
         what = "text that the template writes (a header or a separator)"
@@ -256,7 +275,11 @@ def stop_problems(row: LabelledRow, stops_named: bool) -> list[Problem] | None:
     any is then inconclusive.
     """
     turns = [turn for turn in row.pair.row.turns if turn.supervised and turn.decided]
-    judged = [turn for turn in turns if _stop_position(row, turn) is not None or _lacks_stop(row, turn)]
+    judged = [
+        turn
+        for turn in turns
+        if (at := _stop_position(row, turn)) not in row.cuts and (at is not None or _lacks_stop(row, turn))
+    ]
     if not judged:
         return None
     problems = []

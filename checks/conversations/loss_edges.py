@@ -63,7 +63,7 @@ def outside_problems(case: Rows, epochs: Epochs) -> list[Problem]:
     judged = {(each.document.sequence.index, each.document.number) for each in epochs.first}
     bodies = {(each.document.sequence.index, each.document.number): each.body for each in epochs.pairs}
     problems = []
-    for sequence, documents in _sequences(case.documents).values():
+    for sequence, documents in _sequences(case.laid).values():
         outside = sequence.supervised
         for document in documents:
             key = (sequence.index, document.number)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from checks.conversations.alignment import Terms
 from checks.conversations.cutting import cut_documents
 from checks.conversations.inputs import DataInputs
 from checks.conversations.rows_case import Recipe, Rows
+from checks.conversations.splitting import join_pieces
 from checks.conversations.wrapping import unwrap
 from checks.errors import BadInput
 from checks.records.documents import aligned
@@ -40,6 +41,14 @@ class Settings:
             given = self.job.get(name)
         return default if given is None else given
 
+    def packing(self) -> Any:
+        """How the recipe packs: a run may only say that it does, and by which strategy of its framework."""
+        packing = self.value("packing", "none")
+        if not isinstance(packing, bool):
+            return packing
+        wrapped = self.job.get("packing_strategy") == "wrapped"
+        return "none" if not packing else "wrapped" if wrapped else "documents"
+
     def resolved(self) -> dict[str, JsonValue]:
         """Every setting that decides the right answer, as used."""
         return {
@@ -47,7 +56,7 @@ class Settings:
             "template_kwargs": self.value("template_kwargs", {}),
             "date": self.value("date"),
             "max_length": self.value("max_length"),
-            "packing": self.value("packing", "none"),
+            "packing": self.packing(),
             "shuffle": bool(self.value("shuffle", False)),
             "supervise": self.inputs.supervise,
             "labels": self.value("labels", "aligned"),
@@ -198,7 +207,12 @@ def rows_of(
         found = unwrap(dump.sequences, sequences, list(rows), recipe.terms, recipe.shuffle)
         return Rows(found.documents, rows, recipe, reference.tokenizer, dump.sequences, found.repeated)
     documents = cut_documents(sequences, list(rows), recipe.packing != "none", recipe.terms)
-    return Rows(documents, rows, recipe, reference.tokenizer)
+    if recipe.packing == "none":
+        return Rows(documents, rows, recipe, reference.tokenizer)
+    joined = join_pieces(documents, rows, recipe.terms)
+    if joined.recorded:  # a recipe that splits what is too long cuts nothing off
+        recipe = replace(recipe, terms=replace(recipe.terms, max_length=None))
+    return Rows(joined.documents, rows, recipe, reference.tokenizer, recorded=joined.recorded)
 
 
 def context_of(

@@ -36,7 +36,8 @@ class Rows:
     """What is judged: documents of every epoch beside the workload's rows.
 
     Where packing cuts rows across sequences, the documents are rows put together again; ``wrapped`` are then
-    the sequences as recorded, and ``repeated`` those whose tokens another one of their epoch holds.
+    the sequences as recorded, and ``repeated`` those whose tokens another one of their epoch holds. Where it
+    splits rows into documents of their own, ``recorded`` are all documents as they lie in the sequences.
     """
 
     documents: tuple[Document, ...]
@@ -45,6 +46,12 @@ class Rows:
     tokenizer: ReleaseTokenizer
     wrapped: tuple[Sequence, ...] = ()
     repeated: tuple[Sequence, ...] = ()
+    recorded: tuple[Document, ...] = ()
+
+    @property
+    def laid(self) -> tuple[Document, ...]:
+        """The documents as they lie in the recorded sequences."""
+        return self.recorded or self.documents
 
 
 @dataclass(frozen=True)

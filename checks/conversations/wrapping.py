@@ -9,8 +9,8 @@ packed few sequences lie in the workload's stream: the recorded order is then th
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any
+from itertools import accumulate, islice, pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,10 +41,18 @@ class Unwrapped(Sequence):
 
     pieces: tuple[tuple[int, int, int], ...] = ()
 
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The tokens of the row at which its pieces begin."""
+        return tuple(start for start, _, _ in self.pieces)
+
     def recorded(self, token: int) -> int:
         """The recorded sequence that holds a token."""
         held = [sequence for start, sequence, _ in self.pieces if start <= token]
         return held[-1] if held else self.pieces[0][1]
+
+
+Joining = TypeVar("Joining", bound=Unwrapped)
 
 
 @dataclass(frozen=True)
@@ -238,11 +246,15 @@ def _document(stream: _Assembled, start: int, end: int, number: int) -> Document
     """One row as a document of its own, with the places where its pieces were recorded."""
     origins = stream.origins[start:end]
     breaks = [0, *(np.flatnonzero(np.diff(origins[:, 0]) != 0) + 1).tolist(), end - start]
-    pieces = [(low, int(origins[low, 0]), int(origins[low, 1])) for low in breaks[:-1]]
     parts = [
-        (stream.chunks[sequence], token, token + high - low)
-        for (low, sequence, token), high in zip(pieces, breaks[1:], strict=True)
+        (stream.chunks[int(origins[low, 0])], int(origins[low, 1]), int(origins[low, 1]) + high - low)
+        for low, high in pairwise(breaks)
     ]
+    return Document(join(parts, number, Unwrapped), 0, 0, 0, end - start, end - start)
+
+
+def join(parts: list[tuple[Sequence, int, int]], index: int, kind: type[Joining]) -> Joining:
+    """One row out of [low, high) of recorded sequences, in the row's order."""
 
     def joined(name: str) -> npt.NDArray[Any] | None:
         values = [getattr(sequence, name) for sequence, _, _ in parts]
@@ -251,14 +263,16 @@ def _document(stream: _Assembled, start: int, end: int, number: int) -> Document
         return np.concatenate([value[a:b] for value, (_, a, b) in zip(values, parts, strict=True)])
 
     first = parts[0][0]
-    row = Unwrapped(
-        index=number,
-        ids=stream.ids[start:end],
+    starts = accumulate((high - low for _, low, high in parts), initial=0)
+    return kind(
+        index=index,
+        ids=np.concatenate([sequence.ids[low:high] for sequence, low, high in parts]),
         labels=joined("labels"),
         attention=joined("attention"),
         weights=joined("weights"),
         epoch=first.epoch,
         rank=first.rank,
-        pieces=tuple(pieces),
+        pieces=tuple(
+            (start, sequence.index, low) for start, (sequence, low, _) in zip(starts, parts, strict=False)
+        ),
     )
-    return Document(row, 0, 0, 0, end - start, end - start)

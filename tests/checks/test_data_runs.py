@@ -90,6 +90,23 @@ def test_a_run_with_shuffled_rows_and_two_epochs_passes(tmp_path: Path, release:
     assert {evidence.role for evidence in verdict.evidence} == {"rows", "job", "workload", "release"}
 
 
+def test_a_run_whose_framework_says_only_that_it_does_not_pack_is_judged_for_order(
+    tmp_path: Path, release: Path
+) -> None:
+    run = write_run(tmp_path / "run", {0: documents([1, 0, *range(2, 12)])}, packing=False)
+    verdict = judged(tmp_path, release, run)
+    assert verdict.settings["packing"] == "none"
+    assert outcomes(verdict)["ids/order"] is Outcome.FAIL
+
+
+@pytest.mark.parametrize(("strategy", "packing"), [("bfd", "documents"), ("wrapped", "wrapped")])
+def test_a_run_whose_framework_says_that_it_packs_is_judged_by_its_strategy(
+    tmp_path: Path, release: Path, strategy: str, packing: str
+) -> None:
+    run = write_run(tmp_path / "run", {0: documents([*range(12)])}, packing=True, packing_strategy=strategy)
+    assert judged(tmp_path, release, run).settings["packing"] == packing
+
+
 def test_the_day_of_the_run_is_the_date_of_its_template(tmp_path: Path) -> None:
     dated = "{{ bos_token }}{{ strftime_now('%Y-%m-%d') }}" + tiny_release.TEMPLATE.removeprefix(
         "{{ bos_token }}"

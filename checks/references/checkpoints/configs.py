@@ -24,6 +24,22 @@ _SETS = ("eos_token_id",)
 """Fields whose list is a set: generation ends at any of the ids (transformers ``EosTokenCriteria``)."""
 _CONFIG_STEP = "write this field as the release has it, then export again"
 
+_CACHE = "use_cache"
+_CACHE_MEANS = (
+    "logits and generated tokens are the same; a forward call returns no key/value cache unless asked"
+)
+_CACHE_SLOW = ", and generation without a generation_config.json computes earlier tokens again for each one"
+"""What ``use_cache`` false changes (tried with transformers 4.57.6 and 5.24.0). The Trainer of transformers 5
+writes it into the model that it trains (``TrainingArguments.use_cache``, default false).
+"""
+_MEANS = {
+    "output_router_logits": "logits and generated tokens are the same, but the model adds its routers' "
+    "balance loss to the loss that it returns, so training goes on otherwise (TRL's trainers set it)",
+    "router_aux_loss_coef": "logits and generated tokens are the same; where training goes on, the routers' "
+    "balance loss weighs otherwise",
+}
+"""What a difference of these fields changes, and what it leaves alone."""
+
 _RENAMED = (("torch_dtype", "dtype"), ("rope_theta", "rope_parameters.rope_theta"))
 """Fields that transformers 5 renamed, old and new; files of both times hold one of the two, or both."""
 _INNER = ("text_config", "vision_config")
@@ -39,12 +55,18 @@ class ConfigResult:
 
 
 def compare_config(
-    original: Json, export: Json, *, quantization_dropped: bool = False, untied: bool = False
+    original: Json,
+    export: Json,
+    *,
+    quantization_dropped: bool = False,
+    untied: bool = False,
+    generates_by_file: bool = False,
 ) -> ConfigResult:
     """Compare model configurations.
 
     ``quantization_dropped``: the framework documents that it exports without it. ``untied``: an adapter made
-    head and embedding differ, so they are not tied in the export.
+    head and embedding differ, so they are not tied in the export. ``generates_by_file``: the export has a
+    generation_config.json, which then says whether generation keeps a cache.
     """
     result = ConfigResult()
     left, right = _plain(original), _plain(export)
@@ -58,7 +80,21 @@ def compare_config(
         )
     result.problems.extend(_contradictions(original, export, "config.json"))
     _compare(result, left, right, "config.json", _model_meaning)
+    if generates_by_file:
+        _allow_cache_setting(result)
     return result
+
+
+def _allow_cache_setting(result: ConfigResult) -> None:
+    """A note in the place of a problem: whether a forward call returns its cache changes no result."""
+    for problem in [each for each in result.problems if _is_field(each.place.field, _CACHE)]:
+        result.problems.remove(problem)
+        found = f"config.json: {problem.place.field} is {problem.found}, in the release {problem.expected}"
+        result.notes.append(f"{found}: {_CACHE_MEANS}")
+
+
+def _is_field(path: str | None, name: str) -> bool:
+    return path is not None and path.split(".")[-1] == name
 
 
 def _contradictions(original: Json, export: Json, file: str, prefix: str = "") -> list[Problem]:
@@ -191,9 +227,11 @@ def _shown(value: Any) -> str:
 
 
 def _problem(name: str, a: Any, b: Any, file: str) -> Problem:
+    field_name = name.split(".")[-1]
+    means = f"{_CACHE_MEANS}{_CACHE_SLOW}" if field_name == _CACHE else _MEANS.get(field_name)
     return Problem(
         code="field-differs",
-        message=f"{name} is {_shown(b)}; it has to be {_shown(a)}",
+        message=f"{name} is {_shown(b)}; it has to be {_shown(a)}" + (f": {means}" if means else ""),
         place=Place(file=file, field=name),
         expected=_shown(a),
         found=_shown(b),

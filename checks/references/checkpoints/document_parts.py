@@ -13,6 +13,7 @@ from checks.references.checkpoints.tokenizer_files import (
     chat_templates,
     compare_chat_templates,
     compare_tokenizers,
+    left_to_the_class,
     lost_tokenizer,
 )
 from checks.references.checkpoints.tokenizer_loading import compare_loaded
@@ -97,6 +98,7 @@ def _config(original: Checkpoint, export: Checkpoint, expected: Expectation) -> 
         right,
         quantization_dropped=expected.quantization_dropped,
         untied=expected.untied_by_adapter and is_tied(left),
+        generates_by_file="generation_config.json" in export.documents,
     )
     return part(
         "config",
@@ -131,10 +133,14 @@ def _tokenizer(original: Checkpoint, export: Checkpoint, expected: Expectation) 
         return not_applicable("tokenizer", "the original has no tokenizer files")
     problems, notes, compared = compare_tokenizers(original, export)
     if expected.whole and not any(problem.code == "file-missing" for problem in problems):
-        loaded, more = compare_loaded(original, export)
+        loaded = compare_loaded(original, export)
+        default = [name for name in left_to_the_class(original, export) if name in loaded.roles]
+        if default:
+            notes.append(f"one side alone names {', '.join(default)}; both load to the same, by their class")
+        problems = [problem for problem in problems if problem.place.field not in default]
         known = {problem.place.field for problem in problems} - {None}
-        problems += [problem for problem in loaded if problem.place.field not in known]
-        notes += more
+        problems += [problem for problem in loaded.problems if problem.place.field not in known]
+        notes += loaded.notes
     coverage = Coverage(judged=compared, total=len(files), unit="files")
     return part("tokenizer", problems, coverage, notes=notes)
 

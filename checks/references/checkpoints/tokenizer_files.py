@@ -46,7 +46,8 @@ def compare_tokenizers(original: Checkpoint, export: Checkpoint) -> tuple[list[P
     """Compare vocabularies, then settings and special tokens: problems, notes, number of files compared.
 
     A field that one side leaves out may be its default: it is noted here, and judged by what is loaded
-    (`tokenizer_loading`). Raises `Unreadable` for a file of either side that cannot be read.
+    (`tokenizer_loading`); so is a special token, where both sides load (`left_to_the_class`). Raises
+    `Unreadable` for a file of either side that cannot be read.
     """
     problems, notes, compared = compare_vocabularies(original, export)
     if lost := lost_tokenizer(original, export):
@@ -67,6 +68,12 @@ def compare_tokenizers(original: Checkpoint, export: Checkpoint) -> tuple[list[P
     if only_one:
         notes.append(f"{SETTINGS_FILE}: in one of the two only: {', '.join(only_one[:20])}")
     return problems, notes, len(compared) + (SETTINGS_FILE in original.documents)
+
+
+def left_to_the_class(original: Checkpoint, export: Checkpoint) -> list[str]:
+    """The special tokens that one side alone names: the other leaves them to its tokenizer class."""
+    left, right = _settings(original), _settings(export)
+    return [name for name in SPECIAL if (left.get(name) is None) != (right.get(name) is None)]
 
 
 def lost_tokenizer(original: Checkpoint, export: Checkpoint) -> list[str]:

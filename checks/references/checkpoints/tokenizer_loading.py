@@ -2,7 +2,7 @@
 
 import logging
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,16 @@ class Behaviour:
     attributes: dict[str, Any]
 
 
-def compare_loaded(original: Checkpoint, export: Checkpoint) -> tuple[list[Problem], list[str]]:
+@dataclass(frozen=True)
+class LoadedAlike:
+    """How two sides compare as loaded. ``roles``: special tokens that both load to the same token and id."""
+
+    problems: list[Problem]
+    notes: list[str] = field(default_factory=list)
+    roles: frozenset[str] = frozenset()
+
+
+def compare_loaded(original: Checkpoint, export: Checkpoint) -> LoadedAlike:
     """Compare what the reference makes of the two sides' files. Code of a release's own is never run."""
     wanted = _behaviour(original, None)
     found = _behaviour(export, None if isinstance(wanted, str) else wanted.texts)
@@ -50,24 +59,25 @@ def compare_loaded(original: Checkpoint, export: Checkpoint) -> tuple[list[Probl
     if isinstance(found, str):
         message = f"the reference cannot load the export's tokenizer: {found}"
         place = Place(file=SETTINGS_FILE)
-        return [Problem(code="tokenizer-differs", message=message, place=place, next_step=STEP)], []
+        return LoadedAlike([Problem(code="tokenizer-differs", message=message, place=place, next_step=STEP)])
     problems = _texts(wanted, found) + _fields(wanted, found)
     names = [_class_name(side) for side in (original, export)]
     notes = []
     if names[0] != names[1] and not problems:
         notes.append(f"tokenizer_class is {names[1]}, the release has {names[0]}; both load to the same")
-    return problems, notes
+    alike = frozenset(name for name in SPECIAL if wanted.special[name] == found.special[name])
+    return LoadedAlike(problems, notes, alike)
 
 
-def _not_loaded(original: Checkpoint, export: Checkpoint, error: str) -> tuple[list[Problem], list[str]]:
+def _not_loaded(original: Checkpoint, export: Checkpoint, error: str) -> LoadedAlike:
     """A release that the reference does not load leaves only the files: equal bytes are equal in meaning."""
     if all(original.documents.get(name) == export.documents.get(name) for name in _FILES):
-        return [], [f"the files are equal byte for byte; the reference loads neither: {error}"]
+        return LoadedAlike([], [f"the files are equal byte for byte; the reference loads neither: {error}"])
     message = f"the reference cannot load the release's tokenizer, and the files are not the same: {error}"
     step = "install what the message asks for beside Plumbline, or copy the release's tokenizer files"
-    return [
-        Problem(code="tokenizer-not-loaded", outcome=Outcome.NOT_EVALUATED, message=message, next_step=step)
-    ], []
+    return LoadedAlike(
+        [Problem(code="tokenizer-not-loaded", outcome=Outcome.NOT_EVALUATED, message=message, next_step=step)]
+    )
 
 
 def _behaviour(side: Checkpoint, texts: tuple[str, ...] | None) -> Behaviour | str:

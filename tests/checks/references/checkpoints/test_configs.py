@@ -1,8 +1,11 @@
 """Configurations equal in meaning, as the reference implementation reads them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from checks.references.checkpoints.configs import (
     compare_added_generation_config,
@@ -10,6 +13,7 @@ from checks.references.checkpoints.configs import (
     compare_generation_config,
 )
 from checks.verdict import Outcome
+from tests.checks.export_pairs import edit_json, write_llama
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -147,3 +151,50 @@ def test_every_difference_says_what_to_do_next() -> None:
     ):
         assert problems
         assert all(problem.next_step for problem in problems)
+
+
+def test_a_cache_setting_changes_no_result_where_a_generation_config_says_how_to_generate() -> None:
+    """The Trainer of transformers 5 writes ``use_cache`` false into the model that it trains."""
+    export = {**LLAMA, "use_cache": False}
+    result = compare_config(LLAMA, export, generates_by_file=True)
+    assert result.problems == []
+    assert "use_cache is false, in the release true" in " ".join(result.notes)
+    (problem,) = compare_config(LLAMA, export).problems
+    assert (problem.place.field, problem.outcome) == ("use_cache", Outcome.FAIL)
+    assert "computes earlier tokens again" in problem.message
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+def test_generation_with_the_reference_bears_out_what_is_said_of_the_cache(
+    tmp_path: Path, by_file: bool
+) -> None:
+    """Tokens and logits are equal either way; without generation_config.json the prefix is computed anew."""
+    release = write_llama(tmp_path / "release")
+    (release / "generation_config.json").write_text('{"eos_token_id": 2}')
+    seen = {}
+    for use_cache in (True, False):
+        edit_json(release / "config.json", use_cache=use_cache)
+        if not by_file:
+            (release / "generation_config.json").unlink(missing_ok=True)
+        seen[use_cache] = _generated(release)
+    assert seen[True][:2] == seen[False][:2]
+    assert seen[True][2] == [3, 1, 1]
+    assert seen[False][2] == ([3, 1, 1] if by_file else [3, 4, 5])
+
+
+def _generated(release: Path) -> tuple[list[int], list[float], list[int]]:
+    """Generated ids, logits of the prompt, and how many tokens each forward call of generation took."""
+    model = AutoModelForCausalLM.from_pretrained(release, dtype=torch.float32)
+    prompt, lengths = torch.tensor([[5, 6, 7]]), []
+    logits = model(prompt).logits.flatten().tolist()
+    model.model.embed_tokens.register_forward_pre_hook(lambda _, given: lengths.append(given[0].shape[1]))
+    ids = model.generate(prompt, min_new_tokens=3, max_new_tokens=3, do_sample=False)
+    return ids[0].tolist(), logits, lengths
+
+
+def test_a_router_setting_that_a_trainer_saved_is_a_difference_and_says_what_it_does() -> None:
+    config = {"model_type": "gpt_oss", "num_hidden_layers": 2, "output_router_logits": False}
+    (problem,) = compare_config(config, {**config, "output_router_logits": True}).problems
+    assert (problem.place.field, problem.outcome) == ("output_router_logits", Outcome.FAIL)
+    assert "generated tokens are the same" in problem.message
+    assert "training goes on otherwise" in problem.message

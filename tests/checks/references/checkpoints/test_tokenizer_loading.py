@@ -33,7 +33,7 @@ def _with_settings(side: Checkpoint, **fields: Any) -> Checkpoint:
 
 
 def _found(original: Checkpoint, export: Checkpoint) -> list[tuple[str, str | None]]:
-    problems, _ = compare_loaded(original, export)
+    problems = compare_loaded(original, export).problems
     assert all(problem.next_step for problem in problems)
     return [(problem.code, problem.place.field) for problem in problems]
 
@@ -82,7 +82,8 @@ def test_what_the_reference_writes_when_it_saves_a_tokenizer_again_is_equal(
     for name, raw in original.documents.items():
         (tmp_path / "a" / name).write_bytes(raw)
     AutoTokenizer.from_pretrained(tmp_path / "a").save_pretrained(tmp_path / "b")
-    problems, notes = compare_loaded(original, _side(tmp_path / "b"))
+    found = compare_loaded(original, _side(tmp_path / "b"))
+    problems, notes = found.problems, found.notes
     assert problems == []
     assert "both load to the same" in notes[0]
 
@@ -104,9 +105,32 @@ def _word_splitter(side: Checkpoint) -> Checkpoint:
 
 def test_a_class_that_builds_its_own_splitter_is_found_by_its_ids(release: Path) -> None:
     original = _with_settings(_word_splitter(_side(release)), tokenizer_class="PreTrainedTokenizerFast")
-    problems, _ = compare_loaded(original, _with_settings(original, tokenizer_class="Qwen2Tokenizer"))
+    problems = compare_loaded(original, _with_settings(original, tokenizer_class="Qwen2Tokenizer")).problems
     assert [problem.code for problem in problems][:1] == ["tokenizer-differs"]
     assert "loaded as Qwen2Tokenizer" in problems[0].message
+
+
+def test_a_special_token_that_the_class_brings_is_no_difference_when_it_is_written_down(
+    release: Path, tmp_path: Path
+) -> None:
+    """Qwen2Tokenizer brings ``unk_token``; transformers 4 writes it out. What no class brings counts."""
+    original = tmp_path / "original"
+    _copy(release, original)
+    edit_json(original / "tokenizer_config.json", tokenizer_class="Qwen2Tokenizer")
+    brought = AutoTokenizer.from_pretrained(original).unk_token
+    assert brought
+    assert "unk_token" not in json.loads((original / "tokenizer_config.json").read_text())
+    export = tmp_path / "export"
+    _copy(original, export)
+    edit_json(export / "tokenizer_config.json", unk_token=brought)
+    verdict = export_check(original, export)
+    assert not {code for code in codes(verdict) if code[0] == "tokenizer"}
+    assert "unk_token" in " ".join(part(verdict, "tokenizer").notes)
+    edit_json(export / "tokenizer_config.json", unk_token="</s>")
+    assert ("tokenizer", "tokenizer-differs") in codes(export_check(original, export))
+    edit_json(export / "tokenizer_config.json", unk_token=brought, cls_token="</s>")
+    (problem,) = part(export_check(original, export), "tokenizer").problems
+    assert problem.place.field == "cls_token"
 
 
 def _unloadable(side: Checkpoint) -> Checkpoint:
@@ -120,10 +144,10 @@ def test_code_of_a_tokenizer_is_never_run(release: Path) -> None:
         _unloadable(original),
         documents={**_unloadable(original).documents, "evil.py": b"raise SystemExit('it was run')"},
     )
-    problems, notes = compare_loaded(evil, evil)
+    problems, notes = compare_loaded(evil, evil).problems, compare_loaded(evil, evil).notes
     assert (problems, len(notes)) == ([], 1)
     assert "equal byte for byte" in notes[0]
-    problems, _ = compare_loaded(evil, original)
+    problems = compare_loaded(evil, original).problems
     assert [(p.code, p.outcome) for p in problems] == [("tokenizer-not-loaded", Outcome.NOT_EVALUATED)]
     assert _found(original, evil) == [("tokenizer-differs", None)]
 
