@@ -9,13 +9,14 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from plumbline_mcp.engines.confinement import capabilities
 from plumbline_mcp.engines.confinement.reach import WRITTEN, import_paths
 
 NOT_HELD = "network, what any user may read or write, shared /dev/shm, the list of processes"
 
 _FIRST, _COUNT = 61_184, 4_000
 """The range that systemd keeps for short-lived users; below 65,534, which is nobody's."""
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_PR_SET_PDEATHSIG = 1
 _TRIAL_S = 60
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -65,7 +66,7 @@ def prepared(run: Path, user: int) -> Callable[[], None]:
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)
-        _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        capabilities.give_up()
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a change of the user clears it
 
     return apply

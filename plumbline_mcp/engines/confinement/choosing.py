@@ -1,11 +1,14 @@
 """Which confinement holds a job: the first of the order that works here, or the one that was asked for."""
 
+import contextlib
+import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from plumbline_mcp.engines.confinement import another_user, bubblewrap, landlock
-from plumbline_mcp.engines.confinement.reach import Reach
+from plumbline_mcp.engines.confinement import another_user, bubblewrap, capabilities, landlock
+from plumbline_mcp.engines.confinement.reach import Reach, import_paths
 
 LANDLOCK, BUBBLEWRAP, USER, NONE = "landlock", "bubblewrap", "uid", "none"
 ORDER = (LANDLOCK, BUBBLEWRAP, USER, NONE)
@@ -39,11 +42,19 @@ def choose(wanted: str, runs: Path, interpreter: Path, inputs: list[Path]) -> Ch
 
 
 def _unavailable(kind: str, runs: Path, interpreter: Path, inputs: list[Path]) -> str | None:
-    if kind == LANDLOCK:
-        return landlock.unavailable()
-    if kind == BUBBLEWRAP:
-        return bubblewrap.unavailable()
+    if kind in (LANDLOCK, BUBBLEWRAP):
+        why = landlock.unavailable() if kind == LANDLOCK else bubblewrap.unavailable()
+        return why or _out_of_reach(runs, interpreter, inputs)
     return another_user.unavailable(runs, interpreter, inputs) if kind == USER else None
+
+
+def _out_of_reach(runs: Path, interpreter: Path, inputs: list[Path]) -> str | None:
+    """What a job of root cannot read once it has no capabilities. An interpreter that does not answer is the
+    supervisor's to report."""
+    imported: list[Path] = []
+    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+        imported = import_paths(interpreter) if os.geteuid() == 0 else []
+    return capabilities.out_of_reach(inputs, [interpreter, *imported, runs])
 
 
 def _detail(kind: str, reasons: list[str]) -> str:

@@ -10,12 +10,12 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+from plumbline_mcp.engines.confinement import capabilities
 from plumbline_mcp.engines.confinement.reach import Reach
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION = 1
 _RULE_PATH_BENEATH = 1
-_PR_SET_NO_NEW_PRIVS = 38
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
@@ -26,13 +26,7 @@ _READ = EXECUTE | READ_FILE | READ_DIR
 _SCOPED_SINCE, _SCOPED = 6, 0b11
 """Abstract sockets and signals stay inside."""
 
-_PROC = (
-    *("cpuinfo", "meminfo", "stat", "version", "filesystems", "loadavg", "uptime", "devices", "modules"),
-    *("cgroups", "vmstat", "swaps", "sys", "driver", "bus", "irq", "interrupts", "zoneinfo", "buddyinfo"),
-)
-"""No folder of a process: the environment of the user's other processes may hold secrets, and a rule for
-``/proc/self`` would be one for the process that makes it, not for those that it starts."""
-_NEVER_HELD = "network, shared /dev/shm, file modes and times, sockets on disk"
+_NEVER_HELD = "network, shared /dev/shm, file modes and times, sockets on disk, names of processes"
 _MISSING = {2: "links between folders", 3: "truncation", 5: "device controls", 6: "signals, abstract sockets"}
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -49,6 +43,13 @@ def unavailable() -> str | None:
     return None if version() else "this kernel has no landlock, or it is switched off"
 
 
+def _readable(path: Path) -> bool:
+    try:
+        return bool(path.read_bytes())
+    except OSError:
+        return False
+
+
 def not_held() -> str:
     """What a job can reach all the same."""
     known = version()
@@ -58,21 +59,24 @@ def not_held() -> str:
 def prepared(reach: Reach) -> Callable[[], None]:
     """What the child calls before it executes the job: it and all that it starts are held from then on.
 
-    The rules are made here, so that a mistake is met here. Raises `OSError`.
+    It may read /proc: frameworks look there for what they are. The kernel shows it no environment and no
+    memory of a process outside, and we make sure of that before the job begins. The rules are made here, so
+    that a mistake is met here. Raises `OSError`.
     """
-    ruleset = _ruleset()
+    ruleset, ours = _ruleset(), Path(f"/proc/{os.getpid()}/environ")
 
     def apply() -> None:
-        _check(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+        capabilities.give_up()
         _check(_LIBC.syscall(_RESTRICT_SELF, ruleset, ctypes.c_uint32(0)), "landlock_restrict_self")
+        if _readable(ours):
+            raise OSError(f"landlock lets a job read {ours}, the environment of a process outside it")
 
     everything = rights()
     for path in reach.reads:
         _allow(ruleset, path, _READ)
     for path in (*reach.writes, Path("/dev/shm")):  # noqa: S108 - shared memory of the job's processes
         _allow(ruleset, path, everything)
-    for name in _PROC:
-        _allow(ruleset, Path("/proc", name), READ_FILE | READ_DIR)
+    _allow(ruleset, Path("/proc"), READ_FILE | READ_DIR)
     for path in reach.devices:
         _allow(ruleset, path, READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE | IOCTL_DEV)
     return apply

@@ -74,14 +74,21 @@ class Supervisor:
         with contextlib.ExitStack() as stack:
             logs = [self.run / "logs" / f"launcher.{end}" for end in ("out", "err")]
             streams = [stack.enter_context(path.open("xb")) for path in logs]
-            self.launcher = subprocess.Popen(
-                command.command,
-                stdin=subprocess.DEVNULL,
-                stdout=streams[0],
-                stderr=streams[1],
-                start_new_session=True,
-                preexec_fn=lambda: _before_execution(command),
-            )
+            reading, writing = os.pipe()
+            said = stack.enter_context(os.fdopen(reading, "rb"))
+            with os.fdopen(writing, "wb", buffering=0) as trouble:
+                try:
+                    self.launcher = subprocess.Popen(
+                        command.command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=streams[0],
+                        stderr=streams[1],
+                        start_new_session=True,
+                        preexec_fn=lambda: _before_execution(command, trouble.fileno()),
+                    )
+                except subprocess.SubprocessError as error:  # says no more than that something was raised
+                    trouble.close()
+                    raise OSError(said.read().decode(errors="replace")) from error
         self._deadline = time.monotonic() + self.end.limit_s
         self._look()
 
@@ -180,10 +187,14 @@ def _sorted(processes: set[Process]) -> tuple[Process, ...]:
     return tuple(sorted(processes, key=lambda one: one.pid))
 
 
-def _before_execution(command: Confined) -> None:
+def _before_execution(command: Confined, trouble: int) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if command.apply is not None:
-        command.apply()
+    try:
+        if command.apply is not None:
+            command.apply()
+    except BaseException as error:
+        os.write(trouble, f"the job could not be confined: {error}".encode()[:500])
+        raise
 
 
 def _now() -> str:

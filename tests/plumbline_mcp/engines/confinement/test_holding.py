@@ -16,6 +16,7 @@ import pytest
 
 from checks.records.runs import RunFolder
 from plumbline_mcp.engines.confinement import another_user, bubblewrap, landlock
+from plumbline_mcp.engines.confinement.reach import Reach
 from plumbline_mcp.engines.engine import State
 from plumbline_mcp.engines.local.engine import LocalEngine
 from plumbline_mcp.errors import UsageError
@@ -49,6 +50,9 @@ attempts = {
     "write a manifest": lambda: (run / "manifest.json").write_text("{}"),
     "move the job": lambda: os.rename(run / "job.json", run / "output/job.json"),
     "look into another process": lambda: pathlib.Path("/proc/VICTIM/environ").read_bytes(),
+    "see where another process is": lambda: os.readlink("/proc/VICTIM/cwd"),
+    "map another process": lambda: pathlib.Path("/proc/VICTIM/maps").read_bytes(),
+    "read another process's memory": lambda: open("/proc/VICTIM/mem", "rb").close(),
     "signal another process": lambda: os.kill(VICTIM, signal.SIGTERM),
 }
 found = {name: tried(action) for name, action in attempts.items()}
@@ -56,6 +60,17 @@ pathlib.Path(output, "found.json").write_text(json.dumps(found))
 for name in ("records", "logs", "output", "scratch/tmp"):
     (run / name / "written").write_text("x")
     (run / name / "written").unlink()
+for name in ("status", "maps", "stat", "environ", "smaps", "task", "fd", "cgroup", "mounts"):
+    own = pathlib.Path("/proc/self", name)
+    assert os.listdir(own) if own.is_dir() else own.read_bytes(), name
+held = [line for line in pathlib.Path("/proc/self/status").read_text().splitlines() if "Cap" in line[:3]]
+rights = {line.split()[0]: int(line.split()[1], 16) for line in held}
+assert not any(rights[name] for name in ("CapInh:", "CapPrm:", "CapEff:", "CapAmb:")), rights
+assert "NoNewPrivs:\\t1" in pathlib.Path("/proc/self/status").read_text()
+import importlib.util
+if importlib.util.find_spec("psutil"):
+    import psutil
+    assert psutil.Process().memory_info().rss > 0 and psutil.Process().memory_maps() is not None
 import tempfile, multiprocessing
 tempfile.TemporaryFile().close()
 multiprocessing.Lock()
@@ -142,7 +157,7 @@ def test_an_unheld_job_reaches_everything_and_says_so(place: Path, victim: "subp
     folder = RunFolder.open(workspace.runs / run_id)
     found = json.loads((folder.output / "found.json").read_text())
     assert {name: result for name, result in found.items() if result != "done"} == {
-        "truncate outside": "FileNotFoundError"  # it was removed before
+        "truncate outside": "FileNotFoundError",  # it was removed before
     }
     assert victim.wait(10) == -signal.SIGTERM
     assert folder.job.confinement == "none"
@@ -158,6 +173,8 @@ def test_two_ranks_reach_each_other_inside(place: Path, kind: str) -> None:
     total = torch.ones(1)
     dist.all_reduce(total)
     assert total.item() == 2
+    loader = torch.utils.data.DataLoader(torch.arange(8), batch_size=2, num_workers=2)
+    assert torch.cat(list(loader)).tolist() == list(range(8))
     dist.destroy_process_group()
     """
     workspace = Workspace.open(place / "home")
@@ -166,6 +183,48 @@ def test_two_ranks_reach_each_other_inside(place: Path, kind: str) -> None:
     run_id = engine.submit(wanted)
     status = until(lambda: (known := engine.status(run_id)).state.over and known, 90)
     assert status.state is State.SUCCEEDED, (workspace.runs / run_id / "logs/rank-00000.err").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights that a held job has not")
+@pytest.mark.parametrize("kind", ["landlock", "bubblewrap"])
+def test_what_root_reads_only_by_a_capability_is_refused_before_the_job(place: Path, kind: str) -> None:
+    if not available(kind):
+        pytest.skip(f"{kind} cannot be used here")
+    engine = LocalEngine(Workspace.open(place / "home"))
+    wanted = launch(place, sys.executable, "", confinement=kind)
+    hidden = place / "model/sub/hidden"
+    hidden.parent.mkdir()
+    hidden.write_text("x")
+    hidden.chmod(0o600)
+    os.chown(hidden, 1000, 1000)
+    with pytest.raises(UsageError, match=f"root has no right to read {hidden} but by a capability"):
+        engine.submit(wanted)
+    hidden.chmod(0o644)
+    hidden.parent.chmod(0o700)
+    os.chown(hidden.parent, 1000, 1000)
+    with pytest.raises(UsageError, match=f"no right to read {hidden.parent} but by a capability"):
+        engine.submit(wanted)
+    hidden.parent.chmod(0o755)
+    run_id = engine.submit(wanted)
+    assert until(lambda: engine.status(run_id).state.over and engine.status(run_id)).state is State.SUCCEEDED
+
+
+def test_a_job_that_cannot_be_confined_does_not_begin_and_says_why(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sandbox that would show the environment of other processes is none: played with a wrong process."""
+    if not available("landlock"):
+        pytest.skip("landlock cannot be used here")
+    monkeypatch.setattr(os, "getpid", lambda: "self")
+    apply = landlock.prepared(Reach((Path("/usr"),), (), ()))
+    monkeypatch.undo()
+    if (pid := os.fork()) == 0:
+        try:
+            apply()
+        except OSError as error:
+            os._exit(7 if "environment of a process outside" in str(error) else 8)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
 def test_what_cannot_hold_is_refused_and_never_replaced(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
