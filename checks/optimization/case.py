@@ -1,6 +1,7 @@
 """What the optimizer-step check judges: the recipe beside what every rank recorded."""
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +13,7 @@ from checks.records.steps import Parameter, RankSteps, StepLine, StepTensors
 from checks.references.checkpoints.formats import FORMATS, encoded
 from checks.references.checkpoints.tensors import MemorySource, Tensor
 from checks.references.recipe import Recipe
+from checks.rules import MAX_STEP_ELEMENTS
 from checks.verdict import Problem
 
 
@@ -219,7 +221,7 @@ def assembled(case: StepCase, step: int, parameter: str, name: str) -> np.ndarra
         if placement is None or not any(kind.startswith(("shard", "strided")) for kind in placement.kinds):
             return record.array(name)
         about = case.parameters.get(parameter)
-        if placement.offset is None or about is None:
+        if placement.offset is None or about is None or math.prod(about.shape) > MAX_STEP_ELEMENTS:
             return None
         part = record.array(name)
         found = np.full(about.shape, np.nan) if found is None else found

@@ -25,7 +25,7 @@ class _Norm:
 
 def clip_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
     """Judge the norm, its report and the scaling of every full step."""
-    problems: list[Problem] = []
+    problems = [*_settings(case), *_left_out(case)]
     measurements: list[Measurement] = []
     judged = 0
     for tokens in steps:
@@ -48,7 +48,6 @@ def clip_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
             problems += _scaled_unseen(case, tokens, norm)
         else:
             problems += _scaled(case, step, norm)
-    problems += [*_settings(case), *_left_out(case)]
     coverage = Coverage(judged=judged, total=len(case.full_steps), unit="steps")
     return part_of("clip", problems, coverage=coverage, measurements=tuple(measurements))
 
@@ -115,7 +114,7 @@ def _norm(case: StepCase, step: int) -> _Norm | None:
             tensor = record.tensors.get(f"grad.raw.{name}")
             unit = max(unit, FORMATS[tensor.dtype].roundoff) if tensor else unit
     coarse = 3 * unit if unit > 2.0**-24 else 0.0
-    total = math.fsum(squares.values())
+    total = sum(squares.values())
     return _Norm(math.sqrt(total), NORM_ROUNDING + coarse) if math.isfinite(total) else None
 
 
@@ -140,7 +139,7 @@ def _reported(case: StepCase, step: int, norm: _Norm) -> Iterator[Problem]:
         euclidean = clip is not None and clip.norm_type in (None, 2.0) and clip.kind != "clip_grad_value_"
         logged = rank.logged.get(step, {}).get("grad_norm")
         reports = [("returned by the clipping function", returned, 0.0)] if euclidean else []
-        if logged is not None and math.isfinite(logged):
+        if logged is not None:
             reports.append(("logged", logged, last_digit(logged)))
         for what, value, digit in reports:
             if value is None:
@@ -167,16 +166,19 @@ def _scaled(case: StepCase, step: int, norm: _Norm) -> Iterator[Problem]:
         value, residual, unit = ratio
         if low - 2 * unit <= value <= high + 2 * unit and residual <= 2 * unit:
             continue
-        clipped = high < 1
+        clipped, changed = high < 1, residual > 2 * unit
+        message = "the gradient was not scaled by the norm over every shard"
+        if changed or not clipped:
+            message = "the gradient that the optimizer got is another than the one that was clipped"
         yield Problem(
             code="not-clipped" if clipped and abs(value - 1) <= 2 * unit else "clip-differs",
-            message="the gradient was not scaled by the norm over every shard"
-            if clipped
-            else "the gradient was changed where the recipe clips nothing",
+            message=message,
             place=Place(step=step, rank=shard.rank, tensor=shard.parameter),
             expected=f"{(low + high) / 2:.6g} times the raw gradient",
             found=f"{value:.6g} times, and {residual:.2g} beside it",
-            next_step="clip by the global norm, once, after the last micro-batch",
+            next_step="look for what changes gradients between clipping and the optimizer's step"
+            if changed
+            else "clip by the global norm, once, after the last micro-batch",
         )
 
 

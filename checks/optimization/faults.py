@@ -223,7 +223,7 @@ def _clipped_by(case: StepCase, local: bool) -> StepCase:
 
 
 def _squares(line: StepLine | None) -> float:
-    return math.fsum(line.gradient_squares_raw.values()) if line and line.gradient_squares_raw else 0.0
+    return sum(line.gradient_squares_raw.values()) if line and line.gradient_squares_raw else 0.0
 
 
 def _whole_square(case: StepCase, step: int) -> float:
@@ -233,7 +233,7 @@ def _whole_square(case: StepCase, step: int) -> float:
         for name, value in (line.gradient_squares_raw or {}).items() if line else ():
             placement = rank.full[step].placements.get(name)
             found.setdefault((name, placement.offset if placement else None), value)
-    return math.fsum(found.values())
+    return sum(found.values())
 
 
 def _by_local_norm(case: StepCase) -> StepCase:

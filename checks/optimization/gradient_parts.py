@@ -8,7 +8,7 @@ import numpy as np
 from checks.optimization.case import Shard, StepCase, gradient_shards
 from checks.optimization.tokens import TokenBatch, mean_error
 from checks.optimization.witnesses import Measured
-from checks.rules import SAME_DIRECTION_RESIDUAL
+from checks.rules import MAX_TOKEN_WEIGHT_ERROR, SAME_DIRECTION_RESIDUAL
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
 
 
@@ -63,6 +63,7 @@ def weights_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
         total += step.count
         judged += sum(told[2] for batch in step.batches if (told := batch.mean_weight()))
         problems += [*_outside(step), *_not_cross_entropy(step), *_unequal(step), *_unequal_ranks(step)]
+        problems += _unequal_tokens(step)
         problems += _scale(case, step, measurements)
     coverage = Coverage(judged=judged, total=total, unit="supervised tokens")
     return part_of("weights", problems, coverage=coverage, measurements=tuple(measurements))
@@ -71,7 +72,7 @@ def weights_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
 def _outside(step: StepTokens) -> Iterator[Problem]:
     for batch in step.batches:
         size, row, token = batch.outside
-        if size > 0:
+        if not size <= 0:
             yield Problem(
                 code="unsupervised-token-trained",
                 message="a token whose label is masked has a gradient",
@@ -86,9 +87,9 @@ def _not_cross_entropy(step: StepTokens) -> Iterator[Problem]:
     for batch in step.batches:
         if batch.residuals is None:
             continue
-        over = batch.residuals - 2 * batch.weight_errors
-        if batch.count and float(over.max()) > 0:
-            worst = int(over.argmax())
+        over = np.abs(batch.residuals) - 2 * batch.weight_errors
+        if batch.count and not float(over.max()) <= 0:
+            worst = int(np.nan_to_num(over, nan=np.inf).argmax())
             yield Problem(
                 code="not-cross-entropy",
                 message="the gradient at the logits is not that of the recipe's cross-entropy",
@@ -109,7 +110,7 @@ def _unequal(step: StepTokens) -> Iterator[Problem]:
         if told is None:
             continue
         weight, bound, _ = told
-        if abs(weight - mean) > (bound + mean_bound) * abs(mean):
+        if not abs(weight - mean) <= (bound + mean_bound) * abs(mean):
             yield Problem(
                 code="token-weights-differ",
                 message=f"tokens of micro-batch {batch.number} weigh {weight / mean:.4g} times the mean",
@@ -117,6 +118,30 @@ def _unequal(step: StepTokens) -> Iterator[Problem]:
                 expected=f"every supervised token weighs the same (within {bound + mean_bound:.2g})",
                 found=f"{batch.count} of {step.count} tokens weigh {weight:.6g}, on average {mean:.6g}",
                 next_step="divide the summed loss of every micro-batch by the tokens of the global batch",
+            )
+
+
+def _unequal_tokens(step: StepTokens) -> Iterator[Problem]:
+    """Within a micro-batch: the token that is farthest outside its own bound."""
+    for batch in step.batches:
+        overall = batch.mean_weight()
+        if batch.weights is None or overall is None:
+            continue
+        mean, mean_bound, _ = overall
+        told = batch.weight_errors <= MAX_TOKEN_WEIGHT_ERROR
+        far = np.abs(batch.weights - mean) - (batch.weight_errors + mean_bound) * abs(mean)
+        wrong = told & ~(far <= 0)
+        if wrong.any():
+            worst = int(np.where(wrong, np.nan_to_num(far, nan=np.inf), -np.inf).argmax())
+            row, token = (int(each) for each in batch.places[worst])
+            yield Problem(
+                code="token-weights-differ",
+                message=f"{int(wrong.sum())} of {batch.count} tokens of micro-batch {batch.number} weigh"
+                " otherwise than its mean",
+                place=Place(step=step.step, rank=batch.rank, sequence=row, token=token),
+                expected=f"{mean:.6g} (within {batch.weight_errors[worst] + mean_bound:.2g} of it)",
+                found=f"{batch.weights[worst]:.6g}",
+                next_step="look for a mean taken per sequence, or a weight for each token",
             )
 
 
@@ -156,7 +181,7 @@ def _scale(case: StepCase, step: StepTokens, measurements: list[Measurement]) ->
             rule="LOGIT_ROUNDING",
         )
     )
-    if abs(product - 1) > bound and not (product < 1 and clips_unseen(case, step.step)):
+    if not abs(product - 1) <= bound and not (product < 1 and clips_unseen(case, step.step)):
         yield Problem(
             code="loss-scale-differs",
             message=f"the gradient is {product:.6g} times that of the mean over the global batch",
@@ -179,6 +204,7 @@ def weights_are_right(case: StepCase, step: StepTokens) -> bool:
         scale is not None
         and abs(scale[0] - 1) <= scale[1]
         and not any(_unequal(step))
+        and not any(_unequal_tokens(step))
         and not any(_unequal_ranks(step))
     )
 
@@ -244,7 +270,7 @@ def _direction(one: Measured) -> Iterator[Problem]:
             message=f"rounding may hide a lost contribution: the bound is {one.bound:.2g}",
             place=place,
         )
-    elif one.residual > one.bound:
+    elif not one.residual <= one.bound:
         yield Problem(
             code="contribution-lost",
             message="the gradient is not the sum over the step's micro-batches and ranks",

@@ -138,6 +138,7 @@ def _settings(case: StepCase, rank: int, step: int, groups: tuple[Group, ...]) -
                     place=place,
                     expected=str(wanted),
                     found=str(found)[:80],
+                    next_step="compare what the optimizer was made with, and later changes, with the recipe",
                 )
         decay = group.number("weight_decay") or 0.0
         wrong = [name for name in group.params if not _decays_right(case, name, decay)]
@@ -209,7 +210,7 @@ def adapters_part(case: StepCase) -> Part:
                         continue
                     seen.add(module)
                     wanted = lora.scaling(module)
-                    off = abs(adapter.scaling - wanted) > ADAPTER_SCALING * wanted
+                    off = not abs(adapter.scaling - wanted) <= ADAPTER_SCALING * wanted
                     if off and not any(problem.place.tensor == module for problem in problems):
                         problems.append(_scaling(module, step, wanted, adapter.scaling))
     coverage = Coverage(judged=len(seen), total=len(layers), unit="adapted layers")

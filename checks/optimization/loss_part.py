@@ -19,8 +19,7 @@ def reference_loss(step: StepTokens) -> tuple[float, float] | None:
     losses = [batch.losses for batch in step.batches]
     if not step.count:
         return None
-    total = math.fsum(float(value) for part in losses for value in part)
-    mean = total / step.count
+    mean = float(np.concatenate(losses).sum()) / step.count
     errors = sum(float(batch.errors.sum()) for batch in step.batches) / step.count
     size = sum(float(np.abs(part).sum()) for part in losses) / step.count
     return mean, errors + SUMMATION_DEVIATIONS * math.sqrt(step.count) * _FLOAT32 * size
@@ -60,8 +59,8 @@ def _whole(case: StepCase, step: StepTokens, bound: float) -> tuple[float, float
     if factor is None or scale is None or not values or len(known) < len(values):
         return None
     averaging = factor[0] / (scale[0] if scale[0] < 1 and clips_unseen(case, step.step) else 1.0)
-    rounding = (precision_of(known) + factor[1] + _FLOAT32) * math.fsum(map(abs, known)) * averaging
-    return math.fsum(known) * averaging, bound + rounding
+    rounding = (precision_of(known) + factor[1] + _FLOAT32) * sum(map(abs, known)) * averaging
+    return sum(known) * averaging, bound + rounding
 
 
 def _differentiated(case: StepCase, step: StepTokens, mean: float, bound: float) -> Iterator[Problem]:
@@ -96,7 +95,7 @@ def _logged(case: StepCase, step: StepTokens, mean: float, bound: float) -> Iter
             continue  # never logged, or logged as a mean over several steps
         allowed = bound + last_digit(value) + 2 * _FLOAT32 * abs(value)
         allowed += 2.0**-8 * abs(mean) if _narrow_loss(case, step) else 0.0
-        if not abs(value - mean) <= allowed:
+        if not (math.isfinite(value) and abs(value - mean) <= allowed):
             yield Problem(
                 code="logged-loss-differs",
                 message="the loss that was logged is not the mean over the global batch",

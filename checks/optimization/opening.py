@@ -10,6 +10,7 @@ from checks.check import Context, Inputs, Progress
 from checks.errors import BadInput, Inconclusive, NotEvaluated
 from checks.optimization.case import StepCase
 from checks.records.runs import Exit, RunFolder, read_json
+from checks.records.step_soundness import require_sound
 from checks.records.steps import RankSteps, read_rank
 from checks.references.checkpoints.sources import last_line
 from checks.references.packs import Pack, load_pack, pack_evidence
@@ -50,6 +51,8 @@ def open_case(inputs: StepInputs, progress: Progress) -> StepCase:
         )
     if len({rank.rank for rank in ranks}) < len(ranks) or any(r.rank >= run.job.world_size for r in ranks):
         raise Inconclusive(f"run {run.job.run_id} holds records of ranks that it did not launch")
+    for rank in ranks:
+        require_sound(rank)
     total = recipe.steps or max((line.step for rank in ranks for line in rank.lines), default=0)
     context = _context(inputs, run, pack, evidence)
     return StepCase(recipe, total, run.job.world_size, tuple(ranks), problems, context)

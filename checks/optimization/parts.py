@@ -1,5 +1,7 @@
 """The parts of an optimizer-step verdict, causes before what follows from them."""
 
+import numpy as np
+
 from checks.check import Progress
 from checks.optimization.case import StepCase
 from checks.optimization.clip_part import clip_part
@@ -31,6 +33,11 @@ _WANT_FULL_STEPS = ("loss", "weights", "gradient", "adapters", "clip", "update",
 
 def judge_steps(case: StepCase, progress: Progress) -> list[Part]:
     """Every part. A rank that died or did not record leaves only what needs no other rank's numbers."""
+    with np.errstate(invalid="ignore", over="ignore"):  # records may hold what is not finite
+        return _judged(case, progress)
+
+
+def _judged(case: StepCase, progress: Progress) -> list[Part]:
     ranks = ranks_part(case)
     if case.rank_problems:
         reason = "the run did not finish, or did not record, on every rank"

@@ -30,8 +30,8 @@ class TokenBatch:
     ``losses`` are the recipe's (smoothed) cross-entropies; ``errors`` bound the rounding in the framework's
     own loss of each; ``weights`` dL/d(loss of the token); ``weight_errors`` relative bounds on them
     (infinite where a token is predicted too well to tell); ``residuals`` what of the gradient is no
-    cross-entropy's. ``outside``: the largest |gradient| at a position that is not supervised, and its row
-    and position.
+    cross-entropy's; ``places`` int[n, 2]: row and position of each. ``outside``: the largest |gradient| at
+    a position that is not supervised, and its row and position.
     """
 
     rank: int
@@ -41,6 +41,7 @@ class TokenBatch:
     weights: np.ndarray | None
     weight_errors: np.ndarray
     residuals: np.ndarray | None
+    places: np.ndarray
     outside: tuple[float, int, int]
     unit: float
 
@@ -139,13 +140,14 @@ def _batch(
         field = record.array(prefix + "token_weight")
         weights = field[mask]
         beside = np.where(mask, 0.0, np.abs(field))
-        row, token = np.unravel_index(int(beside.argmax()), beside.shape)
-        outside = (float(beside.max()), int(row), int(token))
+        if beside.size:
+            row, token = np.unravel_index(int(beside.argmax()), beside.shape)
+            outside = (float(beside.max()), int(row), int(token))
     if prefix + "token_residual" in record.tensors:
         residuals = record.array(prefix + "token_residual")[mask]
-    return TokenBatch(
-        rank, number, losses, errors, weights, _weight_errors(logprob, unit, narrow), residuals, outside, unit
-    )
+    told = _weight_errors(logprob, unit, narrow)
+    places = np.argwhere(mask)
+    return TokenBatch(rank, number, losses, errors, weights, told, residuals, places, outside, unit)
 
 
 def _weight_errors(logprob: np.ndarray, unit: float, narrow: float) -> np.ndarray:

@@ -51,13 +51,30 @@ class _Tally:
 
 def update_parts(case: StepCase, progress: Progress) -> list[Part]:
     """The three parts, in one pass over the parameters of every full step."""
-    tally = _Tally(update=[*moved_between(case)], state=[*state_between(case)])
+    tally = _Tally(update=[*_unrecorded(case), *moved_between(case)], state=[*state_between(case)])
     for step in case.full_steps:
         pieces = list(shards(case, step))
         for number, shard in enumerate(pieces):
             progress(number, len(pieces), f"step {step}: {shard.parameter}")
             _judge(case, step, shard, tally)
     return [_update(case, tally), _state(tally), _lost(case, tally)]
+
+
+def _unrecorded(case: StepCase) -> Iterator[Problem]:
+    """Parameters that an optimizer held in a full step and whose values are not in the step's file."""
+    for step in case.full_steps:
+        for rank in case.ranks:
+            line, tensors = rank.line(step), rank.full[step].tensors
+            held = [name for group in line.groups for name in group.params] if line else []
+            missing = [name for name in held if case.judged(name) and f"before.{name}" not in tensors]
+            if missing:
+                yield Problem(
+                    code="update-unknown",
+                    outcome=Outcome.NOT_EVALUATED,
+                    message=f"{len(missing)} parameters that the optimizer held were not recorded",
+                    place=Place(step=step, rank=rank.rank, tensor=missing[0]),
+                    next_step="run the procedure train_step again",
+                )
 
 
 def _judge(case: StepCase, step: int, shard: Shard, tally: _Tally) -> None:

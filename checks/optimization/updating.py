@@ -15,7 +15,7 @@ from checks.optimization.case import Shard, StepCase, assembled, is_sampled
 from checks.optimization.group_parts import weight_decay_of
 from checks.records.steps import Group
 from checks.references.checkpoints.formats import FORMATS, Format, rounded
-from checks.references.optimizers import Given, Updated, needs_whole_tensors, updated
+from checks.references.optimizers import Given, Misfit, Updated, needs_whole_tensors, updated
 from checks.references.running_error import Array, Bounded
 from checks.references.schedules import learning_rate
 from checks.rules import RUNNING_ERROR_SLACK
@@ -65,6 +65,8 @@ def parameter_step(
     """Recompute a step. None where the parameter had no gradient. Raises `Unjudgeable`."""
     name, record = shard.parameter, shard.first
     if f"grad.used.{name}" not in record.tensors:
+        if f"grad.raw.{name}" in record.tensors:
+            raise Unjudgeable("its gradient as the optimizer saw it was not recorded")
         return None
     if f"after.{name}" not in record.tensors:
         raise Unjudgeable("its value after the step was not recorded")
@@ -85,7 +87,10 @@ def parameter_step(
     )
     if not all(np.isfinite(each).all() for each in (before, gradient)):
         raise Unjudgeable("it or its gradient is not finite")
-    reference = updated(case.recipe, given)
+    try:
+        reference = updated(case.recipe, given)
+    except Misfit as misfit:
+        raise Unjudgeable(str(misfit)) from misfit
     low, high = _range(given, reference)
     exact = reference.decayed - reference.move.value
     if case.recipe.stochastic_rounding or case.recipe.kahan:

@@ -10,11 +10,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+)
 
 from checks.errors import Inconclusive
 from checks.records.runs import RunFolder, read_json
@@ -68,8 +76,7 @@ class Group(BaseModel):
 
     def number(self, name: str) -> float | None:
         """A hyperparameter, where it is a number."""
-        value = self.values.get(name)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return _number(self.values.get(name))
 
 
 class Clip(_Record):
@@ -91,6 +98,16 @@ class OptimizerName(BaseModel):
     number: int = 0
 
 
+def _not_negative(value: float) -> float:
+    if value < 0:
+        raise ValueError("a sum of squares is negative")
+    return value
+
+
+Square = Annotated[float, AfterValidator(_not_negative)]
+"""A sum of squares; NaN where a gradient is."""
+
+
 class StepLine(_Record):
     """One optimizer step of one rank."""
 
@@ -101,8 +118,8 @@ class StepLine(_Record):
     micro_batches: tuple[MicroBatch, ...] = ()
     groups: tuple[Group, ...] = ()
     clip: Clip | None = None
-    gradient_squares_raw: dict[str, float] | None = None
-    gradient_squares_used: dict[str, float] | None = None
+    gradient_squares_raw: dict[str, Square] | None = None
+    gradient_squares_used: dict[str, Square] | None = None
 
     @property
     def supervised(self) -> int | None:
@@ -163,15 +180,20 @@ class StepTensors:
         except Unreadable as error:
             raise Inconclusive(f"a step's record cannot be read: {error}") from error
 
+    def micro_numbers(self) -> set[int]:
+        """Numbers of the micro-batches with tensors; of a sound record 0, 1, ... without a gap."""
+        return {int(part) for part in (name.split(".")[1] for name in self._micro()) if part.isdecimal()}
+
     def micro_batches(self) -> int:
         """Number of micro-batches with tensors."""
-        numbers = {int(part) for part in (name.split(".")[1] for name in self._micro()) if part.isdecimal()}
-        return max(numbers, default=-1) + 1
+        return len(self.micro_numbers())
 
     def witnesses(self) -> list[str]:
         """Modules whose inputs and output gradients were recorded, sorted."""
-        found = {name.split(".", 3)[3].rpartition(".")[0] for name in self._micro() if ".witness." in name}
-        return sorted(found)
+        found = (name.split(".", 3) for name in self._micro())
+        return sorted(
+            {each[3].rpartition(".")[0] for each in found if len(each) == 4 and each[2] == "witness"}
+        )
 
     def parameters(self) -> list[str]:
         """Parameters with a value before the step, in their order of recording."""
@@ -212,7 +234,11 @@ class RankSteps:
 
     def line(self, step: int) -> StepLine | None:
         """The record of one step."""
-        return next((line for line in self.lines if line.step == step), None)
+        return self._by_step.get(step)
+
+    @cached_property
+    def _by_step(self) -> dict[int, StepLine]:
+        return {line.step: line for line in self.lines}
 
 
 def read_rank(run: RunFolder, folder: str) -> tuple[RankSteps, list[Evidence]]:

@@ -37,8 +37,15 @@ class Given:
     format: Format
 
     def exact(self, key: str, shape: tuple[int, ...], unit: float) -> Bounded:
-        """A recorded state tensor, or zeros where the step starts without one."""
-        return Bounded.exact(self.state.get(key, np.zeros(shape)), unit)
+        """A recorded state tensor, or zeros where the step starts without one. Raises `Misfit`."""
+        found = self.state.get(key, np.zeros(shape))
+        if found.shape != shape:
+            raise Misfit(f"its optimizer state {key} is {list(found.shape)}, not {list(shape)}")
+        return Bounded.exact(found, unit)
+
+
+class Misfit(Exception):
+    """What was recorded is nothing that the recipe's optimizer steps; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +118,9 @@ def _sgd(recipe: Recipe, given: Given) -> Updated:
     momentum = recipe.momentum or 0.0
     state: dict[str, Bounded] = {}
     if momentum:
-        old = given.state.get("momentum_buffer")
-        buffer = gradient if old is None else Bounded.exact(old, unit).scaled(momentum).plus(gradient)
+        old = given.exact("momentum_buffer", given.before.shape, unit)
+        started = "momentum_buffer" in given.state
+        buffer = old.scaled(momentum).plus(gradient) if started else gradient
         state["momentum_buffer"] = buffer
         gradient = gradient.plus(buffer.scaled(momentum)) if recipe.nesterov else buffer
     return Updated(given.before, gradient.scaled(given.learning_rate), state, given.format)
@@ -187,6 +195,8 @@ def _muon(recipe: Recipe, given: Given) -> Updated:
     elements is worth anything. The floor is measured on this very matrix: the same iteration with every
     product rounded to bfloat16 against float64.
     """
+    if given.before.ndim != 2:
+        raise Misfit(f"the recipe's muon steps matrices, and it is {list(given.before.shape)}")
     unit = given.format.roundoff
     gradient = Bounded.exact(given.gradient, unit)
     momentum = 0.95 if recipe.momentum is None else recipe.momentum

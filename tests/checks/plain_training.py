@@ -79,7 +79,7 @@ class TinyModel(nn.Module):
         self.layers = nn.ModuleList(Block() for _ in range(2))
         self.norm = RMSNorm(WIDTH)
         self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
-        self.smoothing, self.detached = 0.0, False
+        self.smoothing, self.detached, self.uneven = 0.0, False, False
 
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor, num_items_in_batch: float | None = None
@@ -88,13 +88,17 @@ class TinyModel(nn.Module):
         for layer in self.layers:
             x = layer(x.detach() if self.detached else x)
         logits = self.lm_head(self.norm(x))
-        total = functional.cross_entropy(
+        losses = functional.cross_entropy(
             logits[:, :-1].float().reshape(-1, VOCABULARY),
             labels[:, 1:].reshape(-1),
             ignore_index=-100,
-            reduction="sum",
+            reduction="none" if self.uneven else "sum",
             label_smoothing=self.smoothing,
         )
+        total = losses
+        if self.uneven:  # from half to one and a half, one on average
+            on = losses[labels[:, 1:].reshape(-1) != -100]
+            total = (on * torch.linspace(0.5, 1.5, len(on))).sum()
         count = (labels[:, 1:] != -100).sum() if num_items_in_batch is None else num_items_in_batch
         return {"loss": total / count, "logits": logits}
 
@@ -144,6 +148,7 @@ def make_model(job: dict[str, Any]) -> TinyModel:
     for name, parameter in model.named_parameters():
         if any(name.startswith(prefix.rstrip("*")) for prefix in job.get("frozen", [])):
             parameter.requires_grad_(job["fault"] == "frozen_trained")
+    model.uneven = job["fault"] == "uneven_tokens"
     model.detached = job["fault"] == "detached"
     model.smoothing = 0.0 if job["fault"] == "smoothing_left_out" else job.get("label_smoothing", 0.0)
     return model.to(getattr(torch, job.get("dtype", "float32")))
