@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from plumbline_mcp.engines.confinement import another_user
 from plumbline_mcp.engines.confinement.choosing import USER
@@ -13,8 +14,9 @@ from plumbline_mcp.workspace import RunOutcome, RunState, Workspace
 DISK_FULL = "the disk was full before it ended"
 
 
-def seal_or_lose(run: Path, ranks: int, end: exits.JobEnd, confinement: str) -> None:
+def seal_or_lose(run: Path, job: dict[str, Any], end: exits.JobEnd, confinement: str) -> None:
     """Complete the exit files, seal the run and log its digest. A full disk leaves no record of a job."""
+    ranks, log_bytes = int(job["world_size"]), int(job["log_bytes"])
     try:
         if confinement == USER:
             another_user.taken_back(run)
@@ -22,11 +24,11 @@ def seal_or_lose(run: Path, ranks: int, end: exits.JobEnd, confinement: str) -> 
         if record["outcome"] == "failed" and space.ran_out(run, ranks):
             lose(run, DISK_FULL)  # not the framework's fault: a check would blame it for what the disk did
             return
-        space.join_tails(run)
+        space.join_tails(run, log_bytes)
         digest = seal(run)
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001 - whatever the job left, its end is stored now and not by a sweep
         full = space.NO_SPACE in str(error)
-        lose(run, DISK_FULL if full else f"its records could not be sealed: {error}")
+        lose(run, DISK_FULL if full else f"its records could not be sealed: {error!r}")
         return
     try:
         workspace = Workspace.open(run.parent.parent, create=False)

@@ -9,10 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plumbline_mcp.engines.local import writing
+
 NO_FILE = "no exit file"
 KILLED = f"{NO_FILE}: the rank was killed"
 _MOST_BYTES = 65_536
 _NAMED = 8
+_FIELDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("code", "signal"), (int, type(None))),
+    **dict.fromkeys(("timed_out", "stopped"), (bool,)),
+    **dict.fromkeys(("host", "started", "ended", "reason"), (str,)),
+    "rank": (int,),
+}
 
 
 @dataclass
@@ -46,40 +54,50 @@ def without_exit(run: Path, ranks: int) -> list[int]:
 def complete(run: Path, ranks: int, end: JobEnd) -> dict[str, Any]:
     """Write the exit files that are missing and ``exit/job.json``; returns the latter."""
     records = [_completed(run, rank, ranks, end) for rank in range(ranks)]
+    ours = {exit_path(run, rank).name for rank in range(ranks)}
+    for path in (run / "exit").iterdir():
+        if path.name not in ours:
+            writing.remove(path)  # halves of a killed rank, or what the job put there
     ending = _ending(records, end)
-    write(run / "exit" / "job.json", ending)
+    _write(run / "exit" / "job.json", ending)
     return ending
 
 
-def write(path: Path, record: dict[str, Any]) -> None:
-    """Write JSON by rename."""
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(record), encoding="utf-8")
-    temporary.rename(path)
+def _write(path: Path, record: dict[str, Any]) -> None:
+    writing.replace(path, json.dumps(record).encode())
 
 
 def _completed(run: Path, rank: int, ranks: int, end: JobEnd) -> dict[str, Any]:
     path = exit_path(run, rank)
-    record = _read(path)
+    record = _read(path, rank)
     missing = not record
     if missing:
         record = _missing(rank, end if ranks == 1 else None, end)
     hung = end.timed_out and (missing or rank in end.hung)
     if missing or hung:
         record["timed_out"] = hung
-        write(path, record)
+        _write(path, record)
     return record
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """What a rank wrote; nothing when it is no record (a folder, a pipe, nonsense)."""
+def _read(path: Path, rank: int) -> dict[str, Any]:
+    """What a rank wrote; nothing when it is no record of it (a folder, a pipe, nonsense)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             record = json.loads(file.read(_MOST_BYTES) or b"")
     except (OSError, ValueError, RecursionError):
         return {}
-    return record if isinstance(record, dict) else {}
+    return record if _is_record(record, rank) else {}
+
+
+def _is_record(record: object, rank: int) -> bool:
+    """Whether it has the fields that a rank's wrapper writes, and ended in one way: code or signal."""
+    if not isinstance(record, dict) or record.keys() != _FIELDS.keys():
+        return False
+    code, number = record["code"], record["signal"]
+    typed = all(type(record[name]) in kinds for name, kinds in _FIELDS.items())
+    return typed and record["rank"] == rank and (code is None) != (number is None)
 
 
 def _missing(rank: int, alone: JobEnd | None, end: JobEnd) -> dict[str, Any]:
@@ -105,7 +123,7 @@ def _why_missing(code: int | None, end: JobEnd) -> str:
 
 
 def _ending(records: list[dict[str, Any]], end: JobEnd) -> dict[str, Any]:
-    first = _first_failed(records)
+    first = None if _launcher_killed(records, end) else _first_failed(records)
     clean = first is None and end.code == 0
     outcome = "cancelled" if end.cancelled else "timed_out" if end.timed_out else None
     return {
@@ -118,6 +136,12 @@ def _ending(records: list[dict[str, Any]], end: JobEnd) -> dict[str, Any]:
         "started": end.started,
         "ended": end.ended,
     }
+
+
+def _launcher_killed(records: list[dict[str, Any]], end: JobEnd) -> bool:
+    """Whether what started several ranks was killed and took all of them along: none of them failed."""
+    silent = all(str(one["reason"]).startswith(NO_FILE) for one in records)
+    return len(records) > 1 and (end.code or 0) < 0 and silent
 
 
 def _number(record: dict[str, Any] | None, name: str) -> int | None:
@@ -143,7 +167,13 @@ def _reason(first: dict[str, Any] | None, end: JobEnd) -> str:
         ranks = ", ".join(map(str, end.hung[:_NAMED])) + (" ..." if len(end.hung) > _NAMED else "")
         return f"time limit of {end.limit_s:g} s" + (f"; still running: rank {ranks}" if ranks else "")
     if first is None:
-        return "" if end.code == 0 else f"the launcher ended with {end.code}; every rank ended by itself"
+        return _of_the_launcher(end.code)
     how = f"signal {first['signal']}" if first.get("signal") else f"exit code {first.get('code')}"
     unknown = first.get("reason") == KILLED
     return f"rank {first['rank']} failed first: {KILLED if unknown else how}"
+
+
+def _of_the_launcher(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"what started the ranks was killed by signal {-code}"
+    return "" if code == 0 else f"the launcher ended with {code}; every rank ended by itself"

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -92,9 +93,13 @@ class RunFiles:
         _write(self.state, asdict(known))
 
     def request_cancel(self, wanted: Cancel) -> None:
-        """Ask for the end; the first request counts."""
-        if not self.cancel.exists():
-            _write(self.cancel, asdict(wanted))
+        """Ask for the end; the first request counts, also of two at once."""
+        part = _part(self.cancel, asdict(wanted))
+        try:
+            with contextlib.suppress(FileExistsError, FileNotFoundError):  # asked before, or over meanwhile
+                os.link(part, self.cancel)
+        finally:
+            part.unlink(missing_ok=True)
 
     def cancelled(self) -> Cancel | None:
         """The request to end the job, if there is one."""
@@ -107,7 +112,10 @@ class RunFiles:
 
     def remove(self) -> None:
         """Remove them; the lock's last, so that nobody takes the run for dead before."""
-        for path in (self.state, self.cancel, self.lock):
+        parts = [
+            part for path in (self.state, self.cancel) for part in path.parent.glob(f"{path.name}.*.part")
+        ]
+        for path in (*parts, self.state, self.cancel, self.lock):
             path.unlink(missing_ok=True)
 
 
@@ -127,6 +135,11 @@ def take_slot(home: Path, slots: int) -> int | None:
 
 
 def _write(path: Path, content: object) -> None:
-    temporary = path.with_name(f"{path.name}.part")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    temporary.replace(path)
+    _part(path, content).replace(path)
+
+
+def _part(path: Path, content: object) -> Path:
+    """The content in a file beside the path that nobody else writes."""
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    part.write_text(json.dumps(content), encoding="utf-8")
+    return part

@@ -5,6 +5,8 @@ import errno
 import os
 from pathlib import Path
 
+from plumbline_mcp.engines.local import writing
+
 NO_SPACE = os.strerror(errno.ENOSPC)
 
 _LAST_SAID = 2000
@@ -32,25 +34,25 @@ def ran_out(run: Path, ranks: int) -> bool:
     return any(NO_SPACE.encode() in _end_of(run / "logs" / name) for name in (*names, "launcher.err"))
 
 
-def join_tails(run: Path) -> None:
-    """Append what a killed rank left of the ends of its logs, and remove the pieces."""
+def join_tails(run: Path, limit: int) -> None:
+    """Append what a killed rank left of the ends of its logs, and remove the pieces. At most ``limit`` bytes
+    of a piece are read: the job may have put anything in its place."""
     for log in sorted((run / "logs").glob("rank-*.*")):
         pieces = [log.with_name(log.name + end) for end in (".tail.old", ".tail")]
-        found = [piece for piece in pieces if piece.is_file() and not piece.is_symlink()]
+        found = [data for piece in pieces if (data := _end_of(piece, limit))]
         if log.suffix in (".out", ".err") and found:
-            descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-            with os.fdopen(descriptor, "ab") as file:
-                file.write(b"\n[bytes of this log may have been dropped here: its rank was killed]\n")
-                for piece in found:
-                    file.write(piece.read_bytes())
-            for piece in found:
-                piece.unlink()
+            line = b"\n[bytes of this log may have been dropped here: its rank was killed]\n"
+            with contextlib.suppress(OSError):  # it is no file any more: the seal says so
+                writing.append(log, line + b"".join(found))
+        if log.suffix in (".out", ".err"):
+            for piece in pieces:
+                writing.remove(piece)
 
 
-def _end_of(path: Path) -> bytes:
+def _end_of(path: Path, most: int = _LAST_SAID) -> bytes:
     with contextlib.suppress(OSError):  # the job may have put anything in its place
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
-            file.seek(max(0, os.fstat(descriptor).st_size - _LAST_SAID))
-            return file.read(_LAST_SAID) or b""
+            file.seek(max(0, os.fstat(descriptor).st_size - most))
+            return file.read(most) or b""
     return b""

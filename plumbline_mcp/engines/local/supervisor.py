@@ -20,15 +20,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plumbline_mcp.engines.confinement.choosing import Confined, confined
+from plumbline_mcp.engines.confinement.choosing import confined
 from plumbline_mcp.engines.confinement.reach import reach
-from plumbline_mcp.engines.local import exits, space
+from plumbline_mcp.engines.local import exits, space, writing
 from plumbline_mcp.engines.local.files import QUEUED, RUNNING, Cancel, RunFiles, Supervision, take_slot
+from plumbline_mcp.engines.local.launcher_log import LauncherLog
 from plumbline_mcp.engines.local.processes import Process, boot_id, descendants, process, send
+from plumbline_mcp.engines.local.starting import started
 
 POLL_S = 0.05
 GRACE_S = 3.0
-"""How long processes have after SIGTERM; a rank's wrapper gives its child less."""
+"""How long processes have after SIGTERM, if nobody says otherwise."""
+KILL_S = 15.0
+"""How long processes are killed until the run counts as one that cannot be ended."""
 LEFT_BEHIND_S = 2.0
 """How long what a job leaves behind may still run by itself."""
 LOOK_S = 1.0
@@ -36,7 +40,6 @@ LOOK_S = 1.0
 MEASURE_S = 2.0
 """How often the run folder is measured, at least; a measurement may take a twentieth of the time."""
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -51,6 +54,7 @@ class Supervisor:
         self.end = exits.JobEnd(started=_now(), limit_s=float(self.job["time_limit_s"]))
         self.request: Cancel | None = None
         self.launcher: subprocess.Popen[bytes] | None = None
+        self.logs: list[LauncherLog] = []
         self._terminated = False
         self._looked = self._measured = self._measuring_s = 0.0
         self._seen: set[Process] = set()
@@ -71,24 +75,13 @@ class Supervisor:
         allowed = lambda: reach(self.run, Path(self.job["interpreter"]), inputs)  # noqa: E731 - asked when it is used
         command = confined(self.confinement, self.run, allowed, ["/bin/bash", str(self.run / "job.sh")])
         self.end.started = _now()
-        with contextlib.ExitStack() as stack:
-            logs = [self.run / "logs" / f"launcher.{end}" for end in ("out", "err")]
-            streams = [stack.enter_context(path.open("xb")) for path in logs]
-            reading, writing = os.pipe()
-            said = stack.enter_context(os.fdopen(reading, "rb"))
-            with os.fdopen(writing, "wb", buffering=0) as trouble:
-                try:
-                    self.launcher = subprocess.Popen(
-                        command.command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=streams[0],
-                        stderr=streams[1],
-                        start_new_session=True,
-                        preexec_fn=lambda: _before_execution(command, trouble.fileno()),
-                    )
-                except subprocess.SubprocessError as error:  # says no more than that something was raised
-                    trouble.close()
-                    raise OSError(said.read().decode(errors="replace")) from error
+        limit = int(self.job["log_bytes"])
+        self.logs = [LauncherLog(self.run / "logs" / f"launcher.{end}", limit) for end in ("out", "err")]
+        try:
+            self.launcher = started(command, *(log.writing for log in self.logs))
+        finally:
+            for log in self.logs:
+                os.close(log.writing)
         self._deadline = time.monotonic() + self.end.limit_s
         self._look()
 
@@ -112,14 +105,14 @@ class Supervisor:
         grace = GRACE_S if self.request is None or self.request.grace_s is None else self.request.grace_s
         if self.end.status is not None and self.request is None:
             self._wait(LEFT_BEHIND_S)
-        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, GRACE_S)):
-            left = descendants(os.getpid())
-            if not left:
-                break
-            self._note(f"{number.name} to {len(left)} process(es): {[one.pid for one in left[:20]]}")
+        if left := descendants(os.getpid()):
+            self._note(f"SIGTERM to {len(left)} process(es): {[one.pid for one in left[:20]]}")
             for one in left:
-                send(one, number)
-            self._wait(seconds, again=number is signal.SIGKILL)
+                send(one, signal.SIGTERM)
+            self._wait(grace)
+        if left := descendants(os.getpid()):
+            self._note(f"SIGKILL to {len(left)} process(es): {[one.pid for one in left[:20]]}")
+            self._kill()
         self.end.ended = _now()
         self.end.cancelled = self.request.reason if self.request else ""
         return not self._reap()
@@ -134,16 +127,29 @@ class Supervisor:
     def _terminate(self, *_: object) -> None:
         self._terminated = True
 
-    def _wait(self, seconds: float, *, again: bool = False) -> None:
-        """Wait until no child is left; ``again`` kills what was started meanwhile."""
+    def _wait(self, seconds: float) -> None:
+        """Wait until no child is left."""
         until = time.monotonic() + seconds
         while self._reap() and time.monotonic() < until:
             time.sleep(POLL_S)
-            for one in descendants(os.getpid()) if again else ():
+
+    def _kill(self) -> None:
+        """Kill until no child is left: what was started meanwhile too, and what is faster than a look at all
+        processes. One whose parent died is our child at once, and a look at those takes microseconds."""
+        until = time.monotonic() + KILL_S
+        while self._reap() and time.monotonic() < until:
+            for one in descendants(os.getpid()):
                 send(one, signal.SIGKILL)
+            soon = time.monotonic() + POLL_S
+            while self._reap() and time.monotonic() < soon:
+                for pid in _children():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
 
     def _reap(self) -> bool:
         """Collect ended children, adopted ones included; true while one runs."""
+        for log in self.logs:
+            log.pump()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -179,22 +185,19 @@ class Supervisor:
                 self.files.write_supervision(known)
 
     def _note(self, text: str) -> None:
-        with contextlib.suppress(OSError), (self.run / "logs" / "supervisor.log").open("a") as file:
-            file.write(f"{_now()} {text}\n")
+        with contextlib.suppress(OSError):
+            writing.append(self.run / "logs" / "supervisor.log", f"{_now()} {text}\n".encode())
 
 
 def _sorted(processes: set[Process]) -> tuple[Process, ...]:
     return tuple(sorted(processes, key=lambda one: one.pid))
 
 
-def _before_execution(command: Confined, trouble: int) -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    try:
-        if command.apply is not None:
-            command.apply()
-    except BaseException as error:
-        os.write(trouble, f"the job could not be confined: {error}".encode()[:500])
-        raise
+def _children() -> list[int]:
+    """Our own children. None takes the pid of another one before we have waited for that."""
+    with contextlib.suppress(OSError):
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    return []
 
 
 def _now() -> str:
@@ -204,7 +207,7 @@ def _now() -> str:
 def supervise(run: Path, confinement: str, slots: int) -> None:
     """Run the job of a run folder to its end, and store that end."""
     supervisor = Supervisor(run, confinement, slots)
-    reason, gone = "", True
+    reason = ""
     try:
         if supervisor.wait_for_place():
             supervisor.start()
@@ -212,6 +215,8 @@ def supervise(run: Path, confinement: str, slots: int) -> None:
     except Exception as error:  # noqa: BLE001 - whatever went wrong, the job is ended and its run says why
         reason = f"its supervisor could not run it: {type(error).__name__}: {error}"
     gone = supervisor.end_processes()
+    for log in supervisor.logs:
+        log.close()
     from plumbline_mcp.engines.local import ending  # the database takes half a second to import
 
     if not gone:
@@ -223,7 +228,7 @@ def supervise(run: Path, confinement: str, slots: int) -> None:
     elif supervisor.request is not None and supervisor.request.remove:
         ending.remove(run, supervisor.end.cancelled)
     else:
-        ending.seal_or_lose(run, supervisor.job["world_size"], supervisor.end, confinement)
+        ending.seal_or_lose(run, supervisor.job, supervisor.end, confinement)
     supervisor.files.remove()
 
 

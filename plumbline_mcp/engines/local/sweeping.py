@@ -15,7 +15,7 @@ from plumbline_mcp.workspace.records import ID_PATTERN
 
 _END_S = 10.0
 _ALL = 100_000
-_OURS = re.compile(r"\.(?P<run>[a-z][a-z0-9_]{0,39}-[0-9]{4,12})\.(lock|state|cancel)(\.part)?")
+_OURS = re.compile(r"\.(?P<run>[a-z][a-z0-9_]{0,39}-[0-9]{4,12})\.(lock|state|cancel)(\.[0-9a-f]{8}\.part)?")
 
 
 def sweep(workspace: Workspace, progress: Progress = silent, *, but: str | None = None) -> list[str]:

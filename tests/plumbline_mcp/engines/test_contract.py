@@ -93,6 +93,8 @@ def test_two_ranks_reach_each_other(site: Site) -> None:
     total = torch.ones(1) * (dist.get_rank() + 1)
     dist.all_reduce(total)
     print(total.item())
+    loader = torch.utils.data.DataLoader(torch.arange(8), batch_size=2, num_workers=2)
+    assert torch.cat(list(loader)).tolist() == list(range(8))
     dist.destroy_process_group()
     """
     status, run = site.finished(body, settings=TWO)
@@ -119,23 +121,34 @@ def test_a_collective_that_breaks_after_a_rank_died_is_no_first_failure(site: Si
         os.kill(os.getpid(), signal.SIGKILL)
     dist.all_reduce(torch.ones(1))
     """
-    status, _ = site.finished(body, settings=TWO)
+    status, run = site.finished(body, settings=TWO)
     assert (status.state, status.signal, status.failed_rank) == (State.FAILED, 9, 1)
+    killed = RunFolder.open(run).exits()[1]
+    assert (killed.signal, killed.stopped) == (9, False)
 
 
-@pytest.mark.parametrize("wrapper", [False, True], ids=["the rank", "its wrapper"])
-def test_a_killed_rank_is_named(site: Site, wrapper: bool) -> None:
-    victim = "os.getppid()" if wrapper else "os.getpid()"
-    body = f"{RANK}import signal, time\nif rank == 0: os.kill({victim}, signal.SIGKILL)\ntime.sleep(60)"
+def test_a_rank_that_is_killed_with_its_wrapper_is_named(site: Site) -> None:
+    body = f"{RANK}import signal, time\nif rank == 0: os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(60)"
     status, run = site.finished(body, settings=TWO)
     assert (status.state, status.failed_rank) == (State.FAILED, 0)
     killed, bystander = RunFolder.open(run).exits()
-    assert bystander.stopped
-    assert not killed.stopped
-    if wrapper:
-        assert killed.reason == "no exit file: the rank was killed"
-    else:
-        assert (killed.signal, status.signal) == (9, 9)
+    assert (killed.stopped, bystander.stopped) == (False, True)
+    assert killed.reason == "no exit file: the rank was killed"
+
+
+def test_a_killed_launcher_is_no_failure_of_a_rank(site: Site) -> None:
+    body = f"""
+    {RANK.replace(chr(10), ";")}
+    import pathlib, signal, time
+    if rank == 0:
+        wrapper = pathlib.Path(f"/proc/{{os.getppid()}}/stat").read_text()
+        os.kill(int(wrapper.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    time.sleep(60)
+    """
+    status, run = site.finished(body, settings=TWO)
+    assert (status.state, status.failed_rank) == (State.FAILED, None)
+    assert status.reason == "what started the ranks was killed by signal 9"
+    assert not any(one.clean for one in RunFolder.open(run).exits())
 
 
 def test_a_queued_job_that_is_cancelled_never_starts(site: Site) -> None:
@@ -201,9 +214,17 @@ def test_to_cancel_what_is_over_changes_nothing(site: Site) -> None:
 
 def test_a_rank_that_hangs_is_named_at_the_time_limit(site: Site) -> None:
     body = f"{RANK}import time\nif rank == 1: time.sleep(600)"
-    status, run = site.finished(body, settings=TWO, time_limit_s=6)
-    assert status.state is State.TIMED_OUT
-    assert status.reason == "time limit of 6 s; still running: rank 1"
+    for limit in (
+        8,
+        16,
+        32,
+        64,
+    ):  # until it is enough for rank 0 to end: a busy machine takes long to start two
+        status, run = site.finished(body, settings=TWO, time_limit_s=limit)
+        assert status.state is State.TIMED_OUT
+        if RunFolder.open(run).exits()[0].clean:
+            break
+    assert status.reason == f"time limit of {limit} s; still running: rank 1"
     ended, hung = RunFolder.open(run).exits()
     assert ended.clean
     assert (hung.timed_out, hung.clean) == (True, False)
