@@ -7,7 +7,7 @@ as there where pieces that follow each other without a gap make up the whole of 
 which a piece is missing stays in pieces, which are then no rows of the workload.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -21,6 +21,8 @@ from checks.references.expected import ExpectedRow
 from checks.references.spans import Stop
 
 Ints = npt.NDArray[np.int32]
+_SEED = 11
+"""Of the weights of the sums by which pieces are looked up; what has an equal sum is then compared whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,7 @@ class _Pool:
     """The documents of one epoch that are no row by themselves, by their tokens; each is taken once."""
 
     def __init__(self, documents: list[Document], whole: set[bytes], terms: Terms) -> None:
-        self._limit = terms.max_length
-        self._held: dict[bytes, list[_Piece]] = defaultdict(list)
+        self._held: dict[bytes, deque[_Piece]] = defaultdict(deque)
         self._taken: set[int] = set()
         for document in documents:
             ends = list(_ends(document, terms))
@@ -110,14 +111,18 @@ class _Pool:
             if not len(document.ids) or any(text in whole for text in texts):
                 continue
             for end, text in zip(ends, texts, strict=True):
-                self._held[text].append(_Piece(document, end))
-        self._lengths = sorted({len(text) // 4 for text in self._held}, reverse=True)
+                if terms.max_length is None or end - document.start <= terms.max_length:
+                    self._held[text].append(_Piece(document, end))
+        longest = max((len(text) // 4 for text in self._held), default=0)
+        self._weights = np.random.default_rng(_SEED).integers(0, 2**64, longest, dtype=np.uint64)
+        sums = [self._sums(np.frombuffer(text, dtype=np.int32))[-1] for text in self._held]
+        self._known = np.unique(np.array(sums, dtype=np.uint64))
 
     def take(self, row: int, text: Ints) -> list[_Piece] | None:
         """Free pieces that follow each other from the row's first token to its last; None without."""
         pieces, at = list[_Piece](), 0
         while at < len(text):
-            piece = self._next(row, text, at, pieces)
+            piece = self._next(row, text[at:], pieces)
             if piece is None:
                 return None
             pieces.append(piece)
@@ -127,15 +132,31 @@ class _Pool:
         self._taken.update(id(piece.document) for piece in pieces)
         return pieces
 
-    def _next(self, row: int, text: Ints, at: int, before: list[_Piece]) -> _Piece | None:
-        used = self._taken | {id(piece.document) for piece in before}
-        for length in self._lengths:
-            if length > len(text) - at or (self._limit is not None and length > self._limit):
-                continue
-            for piece in self._held.get(text[at : at + length].tobytes(), ()):
-                if id(piece.document) not in used and piece.document.row in (None, row):
+    def _next(self, row: int, rest: Ints, before: list[_Piece]) -> _Piece | None:
+        """The longest free piece that the rest of a row begins with."""
+        used = {id(piece.document) for piece in before}
+        for length in self._lengths(rest):
+            held = self._held.get(rest[:length].tobytes(), deque[_Piece]())
+            while held and id(held[0].document) in self._taken:
+                held.popleft()
+            for piece in held:
+                free = id(piece.document) not in self._taken and id(piece.document) not in used
+                if free and piece.document.row in (None, row):
                     return piece
         return None
+
+    def _lengths(self, rest: Ints) -> list[int]:
+        """How many first tokens have the sum of a piece, most first: seldom one that is none."""
+        if not len(self._known):
+            return []
+        sums = self._sums(rest)
+        near = self._known[np.minimum(np.searchsorted(self._known, sums), len(self._known) - 1)]
+        return [int(at) + 1 for at in np.flatnonzero(near == sums)[::-1]]
+
+    def _sums(self, ids: Ints) -> npt.NDArray[np.uint64]:
+        """uint64: for each number of first tokens their weighted sum modulo 2^64."""
+        ids = ids[: len(self._weights)]
+        return np.cumsum(ids.astype(np.uint64) * self._weights[: len(ids)])
 
 
 def _ends(document: Document, terms: Terms) -> Iterator[int]:
