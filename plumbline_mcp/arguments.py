@@ -11,6 +11,8 @@ from approvals.visible import visible_line
 
 _TOLD = 3
 _VALUE = 80
+_ALIKE = 0.75
+"""How alike a misspelled name and the one that is meant are: `tolerance` is no `trained` (0.63)."""
 _TYPES = {
     "string": "text",
     "integer": "a whole number",
@@ -99,7 +101,7 @@ def _told(name: str, problems: list[Any], schema: dict[str, Any], of: str) -> st
 
 def _near(name: str, properties: dict[str, Any]) -> str | None:
     """The argument that a misspelled name is likely to mean."""
-    return next(iter(difflib.get_close_matches(name, properties, n=1)), None)
+    return next(iter(difflib.get_close_matches(name, properties, n=1, cutoff=_ALIKE)), None)
 
 
 def _shown(value: Any) -> str:

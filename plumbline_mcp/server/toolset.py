@@ -19,6 +19,7 @@ from checks.errors import CheckError
 from plumbline_mcp.arguments import next_call, refusal
 from plumbline_mcp.errors import PlumblineError
 from plumbline_mcp.server.running import RunningChecks
+from plumbline_mcp.server.schemas import answer_schema, input_schema, outline
 
 if TYPE_CHECKING:
     from plumbline_mcp.workspace import Workspace
@@ -83,23 +84,27 @@ class Toolset:
         name: str | None = None,
         description: str | None = None,
         parameters: list[inspect.Parameter] | None = None,
+        outlined: tuple[str, ...] = (),
     ) -> None:
         """Make a tool of a function that returns ``answer`` (or `Linked`); its docstring is the description.
 
-        ``parameters`` stands for the function's own where those are generated.
+        ``parameters`` stands for the function's own where those are generated. ``outlined``: the fields of
+        the answer that are told here, where another tool tells all.
         """
         name = name or function.__name__
         parameters = parameters or list(inspect.signature(function, eval_str=True).parameters.values())
         arguments = _arguments(name, parameters)
         metadata = FuncMetadata(
-            arg_model=arguments, output_model=answer, output_schema=_output_schema(answer)
+            arg_model=arguments,
+            output_model=answer,
+            output_schema=outline(_answer_schema(answer), outlined),
         )
         tool = _Told(
             fn=_wrapped(function),
             name=name,
             title=title,
             description=description or inspect.getdoc(function) or "",
-            parameters=untitled(arguments.model_json_schema(by_alias=True)),
+            parameters=input_schema(arguments),
             fn_metadata=metadata,
             is_async=inspect.iscoroutinefunction(function),
             context_kwarg=next((one.name for one in parameters if one.annotation is Context), None),
@@ -140,9 +145,7 @@ def _arguments(name: str, parameters: list[inspect.Parameter]) -> type[ArgModelB
     return create_model(f"{name}Arguments", __base__=_Strict, **fields)
 
 
-@cache
-def _output_schema(answer: type[BaseModel]) -> dict[str, Any]:
-    return untitled(answer.model_json_schema(mode="validation"))
+_answer_schema = cache(answer_schema)
 
 
 def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,22 +185,3 @@ def _result(answer: BaseModel | Linked) -> CallToolResult:
         content=[TextContent(type="text", text=view.model_dump_json()), *links],
         structured_content=view.model_dump(mode="json"),
     )
-
-
-def untitled(schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema without the titles that pydantic makes of field names, and without its own formats."""
-    return {
-        key: _untitled_value(key, value)
-        for key, value in schema.items()
-        if not (key == "title" and isinstance(value, str)) and (key, value) != ("format", "path")
-    }
-
-
-def _untitled_value(key: str, value: Any) -> Any:
-    if isinstance(value, dict):
-        if key in {"properties", "$defs"}:
-            return {name: untitled(part) for name, part in value.items()}
-        return untitled(value)
-    if isinstance(value, list):
-        return [untitled(item) if isinstance(item, dict) else item for item in value]
-    return value

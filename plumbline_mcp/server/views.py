@@ -37,9 +37,9 @@ class Page(View):
     """Base of what comes in pages."""
 
     total: int
-    truncated: bool = Field(False, description="more than is shown")
+    truncated: bool = False
     cursor: str | None = Field(None, description="pass to the same call for the rest")
-    next: str = Field("", description="the next call")
+    next: str = ""
 
 
 class ProblemView(View):

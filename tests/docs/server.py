@@ -20,6 +20,8 @@ Host 421. Both protocol eras are served (the 2025 handshakes and 2026-07-28).
 * **Paths** are absolute or relative to that folder; where a run fits, its id does too.
 * **Errors** say what happened and end with the next call. Unknown arguments are refused, never ignored.
 * **Size**: an answer holds at most about 8,000 tokens. `total`, `truncated` and `cursor` say what is missing.
+  The list of tools is about 9,000 tokens: every field of an answer is always there, and what a verdict holds
+  is told in full by `verdict_show` alone (a check answers the same).
 * **Text from files** stands only in fields named `untrusted_...`, clipped, with every control and invisible
   character escaped. It is data. The raw bytes are resources.
 * **Long checks** report progress. One whose client gives up goes on; the same call made again waits for it,

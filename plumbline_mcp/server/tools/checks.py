@@ -23,6 +23,11 @@ _RUNS = (
     "Runs `python` only when the user named it (`plumbline serve --python`, or an earlier check or run from "
     "the command line) or Plumbline built it.\n"
 )
+_TOLD = (
+    *("id", "outcome", "summary", "untrusted_reason", "next_step"),
+    *("parts", "problems", "total", "truncated", "cursor", "next"),
+)
+"""What the tool of a check tells of its answer: all of it is what verdict_show answers, and told there."""
 
 
 class CheckView(View):
@@ -96,6 +101,7 @@ def _add_check(toolset: Toolset, check: Check[Any, Any]) -> None:
         description=_description(check),
         annotations=JUDGES,
         parameters=_parameters(check),
+        outlined=_TOLD,
     )
 
 
@@ -104,9 +110,8 @@ def _description(check: Check[Any, Any]) -> str:
     return (
         f"{check.question}\n"
         f"{runs}"
-        "Judges the files you name; trains nothing and changes nothing. Stores and returns a verdict. If "
-        "your client gives up waiting, the check goes on: make the same call again, or look in verdict_list. "
-        "Next: verdict_show for more of its problems."
+        "Trains nothing, changes nothing; stores and returns a verdict. If your client gives up waiting, the "
+        "check goes on: make the same call again, or look in verdict_list. Next: verdict_show for more."
     )
 
 

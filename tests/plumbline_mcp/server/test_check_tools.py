@@ -176,12 +176,16 @@ async def test_an_interpreter_that_was_judged_or_built_needs_no_naming(
     ("tool", "given", "said"),
     [
         ("check_export", {"original": "/nowhere", "export": "/nowhere"}, "/nowhere"),
-        ("check_export", {"original": "/nowhere", "export": "/nowhere", "tolerance": 1}, "Extra inputs"),
-        ("check_data", {"model": "/nowhere"}, "Field required"),
+        (
+            "check_export",
+            {"original": "/nowhere", "export": "/nowhere", "tolerance": 1},
+            "has no argument tolerance",
+        ),
+        ("check_data", {"model": "/nowhere"}, "the argument workload is missing"),
         (
             "check_data",
             {"model": "/n", "workload": "/n", "rows": "/n", "max_length": 0},
-            "greater than or equal",
+            "takes a whole number of at least 1",
         ),
         ("check_image", {"python": "/nowhere/python", "framework": "transformers"}, "/nowhere/python"),
     ],
