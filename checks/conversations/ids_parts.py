@@ -11,12 +11,16 @@ from checks.records.documents import Document
 from checks.references.expected import MUST, STOP, ExpectedRow, describe
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
 
+_ROWS_LOOKED_THROUGH = 64
+"""Rows searched for a piece without the others; it changes only what the problem says."""
+
 
 def content_part(case: Rows, epochs: Epochs) -> Part:
     """Whether each recorded row is a row of the workload, token by token, and each of those is recorded."""
     limit = case.recipe.terms.max_length
     left_out = [row for row in epochs.never if not row.problem and _is_empty_when_cut(row, limit)]
-    problems = [_unexpected(document) for document in epochs.unexpected]
+    lost = _missing_anywhere(epochs) if case.recorded else []
+    problems = [_piece(document, lost) or _unexpected(document) for document in epochs.unexpected]
     problems += [_missing(row) for row in epochs.never if row not in left_out]
     problems += [problem for each in epochs.first if (problem := _content_problem(case, each))]
     problems += _hole_problems(case, epochs)
@@ -88,6 +92,37 @@ def _unexpected(document: Document) -> Problem:
         place=place_of(document, None),
         next_step="give the workload these rows were made from; a row_id in each makes the pairing exact",
     )
+
+
+def _missing_anywhere(epochs: Epochs) -> list[ExpectedRow]:
+    """The rows that some epoch lacks, as many as are looked through for pieces."""
+    rows = {row.index: row for pairing in epochs.pairings for row in pairing.missing if not row.problem}
+    return list(rows.values())[:_ROWS_LOOKED_THROUGH]
+
+
+def _piece(document: Document, rows: list[ExpectedRow]) -> Problem | None:
+    """Of a recipe that splits rows: a document that is a piece of one, the rest of which is lost."""
+    for row in rows:
+        at = _place_in(row, document)
+        if at is not None:
+            end = at + len(document.ids)
+            return Problem(
+                code="row-unexpected",
+                message=f"a piece of the row (its tokens {at} to {end}) lacks the others that make it whole",
+                place=place_of(document, row, at),
+                expected=f"pieces that hold all {len(row.ids)} tokens of the row, each once",
+                next_step="look at how the packing splits rows, and at what becomes of each piece",
+            )
+    return None
+
+
+def _place_in(row: ExpectedRow, document: Document) -> int | None:
+    """The token of a row from which on a document follows it."""
+    text, piece = row.ids.tobytes(), document.ids.tobytes()
+    at = text.find(piece) if piece else -1
+    while at % row.ids.itemsize and at >= 0:
+        at = text.find(piece, at + 1)
+    return at // row.ids.itemsize if at >= 0 else None
 
 
 def _content_problem(case: Rows, each: Pair) -> Problem | None:

@@ -84,8 +84,8 @@ def _split(case: Rows) -> tuple[tuple[Measurement, ...], tuple[str, ...]]:
         Measurement(name="longest piece", value=longest, unit="tokens"),
     )
     note = (
-        f"{len(rows):,} rows are split into {pieces:,} pieces, each with its own positions: no token is "
-        "lost, but a later piece does not see what its conversation said before"
+        f"{len(rows):,} rows are split into {pieces:,} pieces, each with its own positions: no token of "
+        "them is lost, but a later piece does not see what its conversation said before"
     )
     return measured, (note,)
 
