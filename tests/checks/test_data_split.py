@@ -76,6 +76,21 @@ def test_pieces_are_found_by_positions_where_no_lengths_are_recorded(
     assert judged(tmp_path, release, dump, packing="documents").outcome is Outcome.PASS
 
 
+def test_pieces_may_name_their_rows(tmp_path: Path, release: Path, rows: list[Row]) -> None:
+    named = [{**piece, "row": [n]} for n, each in enumerate(rows) for piece in split([each])]
+    dump = [{**sequence([piece]), "row_ids": piece["row"]} for piece in named]
+    assert judged(tmp_path, release, dump, packing="documents").outcome is Outcome.PASS
+    other = next(each for each in dump if each["seq_lens"] == [LENGTH])
+    other["row_ids"] = [other["row_ids"][0] + 1]
+    assert "ids/content" in failures(judged(tmp_path, release, dump, packing="documents"))
+
+
+def test_labels_one_ahead_end_at_the_piece(tmp_path: Path, release: Path, rows: list[Row]) -> None:
+    ahead = [{**piece, "labels": [*piece["labels"][1:], -100]} for piece in split(rows)]
+    verdict = judged(tmp_path, release, packed(ahead), packing="documents", labels="shifted")
+    assert verdict.outcome is Outcome.PASS, verdict.reason
+
+
 def test_padding_behind_a_piece_is_no_token_of_it(tmp_path: Path, release: Path, rows: list[Row]) -> None:
     pad = tiny_release.tokenizer().token_to_id("<pad>")
     dump = packed(split(rows))
