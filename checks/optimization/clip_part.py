@@ -32,7 +32,7 @@ def clip_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
         step = tokens.step
         norm = _norm(case, step)
         if norm is None:
-            problems.append(_unknown(step))
+            problems.append(_unknown(case, step))
             continue
         judged += 1
         measurements.append(
@@ -88,11 +88,14 @@ def _left_out(case: StepCase) -> Iterator[Problem]:
         )
 
 
-def _unknown(step: int) -> Problem:
+def _unknown(case: StepCase, step: int) -> Problem:
+    known = all(line.gradient_squares_raw for line in case.lines(step))
     return Problem(
         code="norm-unknown",
         outcome=Outcome.NOT_EVALUATED,
-        message="the squares of the gradients were not recorded on every rank",
+        message="the gradients have no finite norm"
+        if known
+        else "the squares of the gradients were not recorded on every rank",
         place=Place(step=step),
         next_step="record the step in full",
     )

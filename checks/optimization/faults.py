@@ -303,6 +303,7 @@ def _adapter_unscaled(case: StepCase) -> StepCase:
             adapters = {
                 name: adapter.model_copy(update={"scaling": adapter.scaling / 2 if adapter.scaling else None})
                 for name, adapter in (batch.adapters or {}).items()
+                if adapter is not None
             }
             seen |= any(adapter.scaling for adapter in adapters.values())
             batches.append(batch.model_copy(update={"adapters": adapters}))

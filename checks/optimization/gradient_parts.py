@@ -79,6 +79,7 @@ def _outside(step: StepTokens) -> Iterator[Problem]:
                 place=Place(step=step.step, rank=batch.rank, sequence=row, token=token),
                 expected="no gradient where the label is -100",
                 found=f"|dL/dlogits| = {size:.3g} in micro-batch {batch.number}",
+                next_step="look for labels that change between the collator and the loss, or a shift of one",
             )
 
 
@@ -124,12 +125,13 @@ def _unequal(step: StepTokens) -> Iterator[Problem]:
 def _unequal_tokens(step: StepTokens) -> Iterator[Problem]:
     """Within a micro-batch: the token that is farthest outside its own bound."""
     for batch in step.batches:
-        overall = batch.mean_weight()
-        if batch.weights is None or overall is None:
+        if batch.weights is None or batch.mean_weight() is None:
             continue
-        mean, mean_bound, _ = overall
         told = batch.weight_errors <= MAX_TOKEN_WEIGHT_ERROR
-        far = np.abs(batch.weights - mean) - (batch.weight_errors + mean_bound) * abs(mean)
+        middle = float(np.median(batch.weights[told]))
+        # Three quarters of the tokens lie within this bound of the one true weight, so the median does.
+        bounds = batch.weight_errors + np.quantile(batch.told_errors, 0.75)
+        far = np.abs(batch.weights - middle) - bounds * abs(middle)
         wrong = told & ~(far <= 0)
         if wrong.any():
             worst = int(np.where(wrong, np.nan_to_num(far, nan=np.inf), -np.inf).argmax())
@@ -137,9 +139,9 @@ def _unequal_tokens(step: StepTokens) -> Iterator[Problem]:
             yield Problem(
                 code="token-weights-differ",
                 message=f"{int(wrong.sum())} of {batch.count} tokens of micro-batch {batch.number} weigh"
-                " otherwise than its mean",
+                " otherwise than the others",
                 place=Place(step=step.step, rank=batch.rank, sequence=row, token=token),
-                expected=f"{mean:.6g} (within {batch.weight_errors[worst] + mean_bound:.2g} of it)",
+                expected=f"{middle:.6g} (within {bounds[worst]:.2g} of it)",
                 found=f"{batch.weights[worst]:.6g}",
                 next_step="look for a mean taken per sequence, or a weight for each token",
             )
@@ -198,13 +200,15 @@ def clips_unseen(case: StepCase, step: int) -> bool:
 
 
 def weights_are_right(case: StepCase, step: StepTokens) -> bool:
-    """Whether every token weighs the same, and 1 / N."""
+    """Whether every supervised token weighs the same, 1 / N, and no other anything."""
     scale = step.scale(case.world_size)
     return (
         scale is not None
         and abs(scale[0] - 1) <= scale[1]
         and not any(_unequal(step))
         and not any(_unequal_tokens(step))
+        and not any(_outside(step))
+        and not any(_not_cross_entropy(step))
         and not any(_unequal_ranks(step))
     )
 
@@ -227,6 +231,7 @@ def gradient_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
     for step in steps:
         total += 1
         judged += bool(step.witnesses)
+        problems += _not_finite(case, step.step)
         if not step.witnesses:
             problems.append(_no_witness(case, step))
         for one in step.witnesses:
@@ -246,6 +251,22 @@ def gradient_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
             problems += replicas(shard, step.step, (f"grad.raw.{shard.parameter}",), "gradient")
     coverage = Coverage(judged=judged, total=total, unit="steps with a witness layer")
     return part_of("gradient", problems, coverage=coverage, measurements=tuple(measurements))
+
+
+def _not_finite(case: StepCase, step: int) -> Iterator[Problem]:
+    """A step that was made although a gradient was NaN or infinite."""
+    for line in case.lines(step):
+        wrong = [name for name, square in (line.gradient_squares_raw or {}).items() if not square < np.inf]
+        if wrong:
+            yield Problem(
+                code="gradient-not-finite",
+                message=f"{len(wrong)} gradients are NaN or infinite, and the optimizer stepped with them",
+                place=Place(step=step, tensor=wrong[0]),
+                expected="finite gradients, or a step that is left out",
+                found=f"a sum of squares of {(line.gradient_squares_raw or {})[wrong[0]]}",
+                next_step="look for an overflow, a logarithm of 0, or a mean over no token",
+            )
+            return
 
 
 def _no_witness(case: StepCase, step: StepTokens) -> Problem:

@@ -206,15 +206,28 @@ def adapters_part(case: StepCase) -> Part:
             for batch in line.micro_batches:
                 for module, adapter in (batch.adapters or {}).items():
                     layers.add(module)
-                    if adapter.scaling is None:
+                    if adapter is None or adapter.scaling is None:
                         continue
                     seen.add(module)
                     wanted = lora.scaling(module)
                     off = not abs(adapter.scaling - wanted) <= ADAPTER_SCALING * wanted
                     if off and not any(problem.place.tensor == module for problem in problems):
                         problems.append(_scaling(module, step, wanted, adapter.scaling))
+    if layers - seen:
+        problems.append(_unseen(layers, seen))
     coverage = Coverage(judged=len(seen), total=len(layers), unit="adapted layers")
     return part_of("adapters", problems, coverage=coverage)
+
+
+def _unseen(layers: set[str], seen: set[str]) -> Problem:
+    return Problem(
+        code="scaling-unknown",
+        outcome=Outcome.NOT_EVALUATED,
+        message=f"the scaling of {len(layers - seen)} of {len(layers)} adapted layers was not measured: no"
+        " gradient passed through them, or their adapter is no layer of its own (experts, target_parameters)",
+        place=Place(tensor=min(layers - seen)),
+        next_step="look for a detached graph; of adapted experts compare alpha and rank yourself",
+    )
 
 
 def _scaling(module: str, step: int, wanted: float, found: float) -> Problem:

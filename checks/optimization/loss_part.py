@@ -64,6 +64,23 @@ def _whole(case: StepCase, step: StepTokens, bound: float) -> tuple[float, float
 
 
 def _differentiated(case: StepCase, step: StepTokens, mean: float, bound: float) -> Iterator[Problem]:
+    wrong = [
+        value
+        for line in case.lines(step.step)
+        for batch in line.micro_batches
+        for value in (batch.differentiated,)
+        if value is not None and not math.isfinite(value)
+    ]
+    if wrong:
+        yield Problem(
+            code="loss-not-finite",
+            message="the loss that was differentiated is not finite",
+            place=Place(step=step.step),
+            expected=f"{mean:.6g} ± {bound:.2g}",
+            found=f"{wrong[0]} in {len(wrong)} micro-batches",
+            next_step="look for an overflow, a logarithm of 0, or a mean over no token",
+        )
+        return
     whole = _whole(case, step, bound)
     if whole is None:
         return

@@ -59,7 +59,7 @@ class MicroBatch(_Record):
     loss: float | None = None
     differentiated: float | None = None
     logits_dtype: str | None = None
-    adapters: dict[str, Adapter] | None = None
+    adapters: dict[str, Adapter | None] | None = None
 
 
 class Group(BaseModel):

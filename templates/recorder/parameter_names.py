@@ -1,6 +1,8 @@
 """Names of parameters as the model itself gives them, without what wrappers put before and between."""
 
 import gc
+import weakref
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -63,13 +65,37 @@ def class_name(module: "torch.nn.Module") -> str:
     return mixed[0].__name__ if len(mixed) < len(kind.__bases__) and mixed else kind.__name__
 
 
-def names_by_identity(module: "torch.nn.Module | None") -> "dict[int, str]":
-    """First name of each parameter by ``id``."""
-    names: "dict[int, str]" = {}
-    if module is not None:
-        for name, value in module.named_parameters():
-            names.setdefault(id(value), plain_name(name))
-    return names
+class NameTable:
+    """Names of a module's parameters by identity, from where they lie: the tree is walked once in a while.
+
+    A parameter that was exchanged since lies in the same place, so its new identity has its name.
+    """
+
+    def __init__(self) -> None:
+        """No module was looked at yet."""
+        self._root: "object | None" = None
+        self._places: "list[tuple[dict[str, torch.Tensor], str, str]]" = []
+
+    def names(self, root: "torch.nn.Module | None", walk: bool) -> "dict[int, str]":
+        """First name of each parameter by ``id``; ``walk``: look for modules that were added or removed."""
+        names: "dict[int, str]" = {}
+        if root is None:
+            return names
+        if walk or self._root is None or self._root() is not root:
+            self._root, self._places = weakref.ref(root), list(places_of(root))
+        for parameters, key, name in self._places:
+            value = parameters.get(key)
+            if value is not None:
+                names.setdefault(id(value), name)
+        return names
+
+
+def places_of(root: "torch.nn.Module") -> "Iterator[tuple[dict[str, torch.Tensor], str, str]]":
+    """(table of a part's parameters, key in it, name in the model) of every parameter."""
+    for prefix, part in root.named_modules():
+        start = prefix + "." if prefix else ""
+        for key in part._parameters:  # noqa: SLF001 - the table itself follows an exchange
+            yield part._parameters, key, plain_name(start + key)  # noqa: SLF001 - as above
 
 
 def owners_of(parameters: "list[torch.Tensor]") -> "list[torch.nn.Module]":

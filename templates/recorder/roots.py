@@ -8,7 +8,7 @@ import weakref
 
 import torch
 from plumbline_recorder.module_calls import compiling
-from plumbline_recorder.parameter_names import names_by_identity, owners_of, unwrapped
+from plumbline_recorder.parameter_names import NameTable, owners_of, unwrapped
 from plumbline_recorder.patches import Patches
 
 COMPILED = "OptimizedModule"
@@ -24,6 +24,7 @@ class Roots:
         self._candidates: "dict[int, object]" = {}
         self._last: "object | None" = None
         self._watched: "set[object]" = set()
+        self._names = NameTable()
         self._depth = 0
 
     def search(self, parameters: "list[torch.Tensor]") -> None:
@@ -58,9 +59,9 @@ class Roots:
         ]
         return max(living, key=lambda found: len(list(found.modules()))) if living else None
 
-    def names(self) -> "dict[int, str]":
-        """Names of the root's parameters by identity, as they are now."""
-        return names_by_identity(self.root())
+    def names(self, walk: bool = True) -> "dict[int, str]":
+        """Names of the root's parameters by identity; without ``walk`` of the modules known so far."""
+        return self._names.names(self.root(), walk)
 
     def _watch(self, original: object) -> object:
         roots = self

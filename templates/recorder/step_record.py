@@ -146,8 +146,7 @@ class StepRecord:
         if number_ in window.stepped:
             self._finish()
             window = self._current()
-        names = self.roots.names()
-        step = Step(optimizer, number_, Naming(names).groups(optimizer, number_))
+        step = Step(optimizer, number_, Naming(self._names(optimizer, window)).groups(optimizer, number_))
         self._open_steps.append(step)
         self._flush_batches(window)
         if not window.full:
@@ -158,6 +157,14 @@ class StepRecord:
             self._gradients(window, step)
             return None
         return self._closure(closure, window, step)
+
+    def _names(self, optimizer: object, window: Window) -> "dict[int, str]":
+        """The root's names; its tree is walked in full steps, and where a parameter has none."""
+        names = self.roots.names(walk=window.full)
+        held = (value for group in optimizer.param_groups for value in group["params"])
+        if not window.full and any(id(value) not in names for value in held):
+            names = self.roots.names()
+        return names
 
     def _closure(self, closure: object, window: Window, step: Step) -> object:
         def call() -> object:

@@ -79,7 +79,8 @@ class TinyModel(nn.Module):
         self.layers = nn.ModuleList(Block() for _ in range(2))
         self.norm = RMSNorm(WIDTH)
         self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
-        self.smoothing, self.detached, self.uneven = 0.0, False, False
+        self.smoothing = 0.0
+        self.detached = self.uneven = self.masked_too = False
 
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor, num_items_in_batch: float | None = None
@@ -88,9 +89,10 @@ class TinyModel(nn.Module):
         for layer in self.layers:
             x = layer(x.detach() if self.detached else x)
         logits = self.lm_head(self.norm(x))
+        targets = labels[:, 1:].reshape(-1)
         losses = functional.cross_entropy(
             logits[:, :-1].float().reshape(-1, VOCABULARY),
-            labels[:, 1:].reshape(-1),
+            targets.clamp(min=0) if self.masked_too else targets,
             ignore_index=-100,
             reduction="none" if self.uneven else "sum",
             label_smoothing=self.smoothing,
@@ -148,6 +150,7 @@ def make_model(job: dict[str, Any]) -> TinyModel:
     for name, parameter in model.named_parameters():
         if any(name.startswith(prefix.rstrip("*")) for prefix in job.get("frozen", [])):
             parameter.requires_grad_(job["fault"] == "frozen_trained")
+    model.masked_too = job["fault"] == "masked_trained"
     model.uneven = job["fault"] == "uneven_tokens"
     model.detached = job["fault"] == "detached"
     model.smoothing = 0.0 if job["fault"] == "smoothing_left_out" else job.get("label_smoothing", 0.0)
@@ -289,7 +292,9 @@ def one_step(
         waits = hasattr(wrapped, "no_sync") and world > 1 and not synced
         items = max(float(count), 1.0) / world
         scale = 1.0
-        if fault == "mean_of_means":
+        if fault == "not_a_number":
+            scale = float("nan")
+        elif fault == "mean_of_means":
             items, scale = None, 1 / len(batches)
         elif fault == "mean_per_rank":
             items = float(own)

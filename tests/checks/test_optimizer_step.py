@@ -54,6 +54,7 @@ CLEAN_PAIRS: dict[str, dict[str, Any]] = {
 }
 BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
     "mean-of-means": ({"fault": "mean_of_means"}, "weights", "token-weights-differ"),
+    "not-a-number": ({"fault": "not_a_number"}, "gradient", "gradient-not-finite"),
     "uneven-tokens": ({"fault": "uneven_tokens"}, "weights", "token-weights-differ"),
     "times-accumulation": ({"fault": "times_accumulation"}, "weights", "loss-scale-differs"),
     "micro-batch-lost": ({"fault": "last_micro_batch_lost"}, "weights", "loss-scale-differs"),

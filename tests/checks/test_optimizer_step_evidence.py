@@ -29,6 +29,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "muon-sampled": {"optimizer": "muon", "frozen": MATRICES, "sample_elements": 50},
         "further-term": {"further_term": 1e-3},
         "detached": {"fault": "detached"},
+        "detached-adapters": {"fault": "detached", "lora": {"r": 4, "alpha": 32}},
+        "masked-trained": {"fault": "masked_trained"},
         "no-rate": {"schedule": "linear", "warmup_steps": 2, "record_steps": [1]},
     }
     return train_all(tmp_path_factory.mktemp("evidence"), scenarios)
@@ -169,6 +171,18 @@ def test_parameters_that_no_gradient_reaches_are_no_pass(trained: dict[str, Path
     verdict = judged(trained["detached"])
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "5 trained parameters got no gradient" in verdict.reason
+
+
+def test_an_adapter_that_no_gradient_reaches_is_no_pass(trained: dict[str, Path]) -> None:
+    verdict = judged(trained["detached-adapters"])
+    found = outcomes(verdict)
+    assert (found["adapters"], found["update"]) == (Outcome.NOT_EVALUATED, Outcome.INCONCLUSIVE)
+    assert any("scaling of 1 of 2 adapted layers" in problem.message for _, problem in verdict.problems())
+
+
+def test_a_loss_over_masked_tokens_has_no_excuse(trained: dict[str, Path]) -> None:
+    found = {(part, problem.code) for part, problem in judged(trained["masked-trained"]).problems()}
+    assert {("weights", "unsupervised-token-trained"), ("loss", "loss-differs")} <= found
 
 
 def test_without_logits_the_weights_are_not_evaluated(run: Path) -> None:

@@ -42,6 +42,7 @@ ONE_RANK = (
     "fused",
     "sampled",
     "metrics_only",
+    "exchanged_midway",
     "trainer_plain",
     "trainer_bfloat16",
     "trainer_smoothed",
@@ -361,6 +362,16 @@ def test_compiled_models_are_recorded_at_the_optimizer(one: Path) -> None:
         tensors = step_file(folder)
         assert not any("witness" in key or "token" in key for key in tensors)
         assert "grad.raw.head.weight" in tensors
+
+
+def test_names_follow_what_became_of_the_model_between_metrics_steps(one: Path) -> None:
+    first, second = lines(records(one, "exchanged_midway"), "steps")
+    before, after = (
+        [name for group in line["groups"] for name in group["params"]] for line in (first, second)
+    )
+    assert "blocks.0.up.weight" in before
+    assert set(before) - set(after) == {"blocks.0.up.weight"}
+    assert set(after) - set(before) == {"unowned.0.1", "further.weight", "further.bias"}
 
 
 def test_several_optimizers_share_a_step_and_its_file(one: Path) -> None:

@@ -345,6 +345,21 @@ def metrics_only() -> tuple:
 metrics_only.settings = {"record_steps": []}
 
 
+def exchanged_midway() -> tuple:
+    """Between two steps a parameter is replaced behind the optimizer's back, and a layer is added."""
+    model = Model()
+    optimizer = adamw(model)
+    loop(model, [optimizer], steps=1)
+    model.blocks[0].up.weight = nn.Parameter(model.blocks[0].up.weight.detach().clone())
+    model.further = nn.Linear(2, 2)
+    optimizer.add_param_group({"params": list(model.further.parameters())})
+    loop(model, [optimizer], steps=1)
+    return model, [optimizer]
+
+
+exchanged_midway.settings = {"record_steps": []}
+
+
 # transformers
 
 
