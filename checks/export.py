@@ -99,6 +99,12 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
     W + sBA (``--adapter``); low-precision formats are compared after decoding. Names, shapes and dtypes have
     to be the release's as they lie on disk. Configuration, tokenizer and chat template have to mean the same,
     and the export has to load in the reference implementation with no key missing, unexpected or unfit.
+
+    A special token that one side leaves to its tokenizer class is no difference where both load to the same.
+    ``use_cache``, which the Trainer of transformers 5.24.0 writes as false, changes neither logits nor
+    generated tokens: beside a generation_config.json, by which generation keeps its cache, it is a note.
+    ``output_router_logits``, which TRL 1.16.0 writes as true for mixtures of experts, fails: the model then
+    returns another loss where training goes on.
     """
 
     name = "export"
