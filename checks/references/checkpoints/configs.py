@@ -29,8 +29,8 @@ _CACHE_MEANS = (
     "logits and generated tokens are the same; a forward call returns no key/value cache unless asked"
 )
 _CACHE_SLOW = ", and generation without a generation_config.json computes earlier tokens again for each one"
-"""What ``use_cache`` false changes (tried with transformers 4.57.6 and 5.24.0). The Trainer of transformers 5.24.0
-writes it into the model that it trains (``TrainingArguments.use_cache``, default false).
+"""What ``use_cache`` false changes (tried with transformers 4.57.6 and 5.24.0). The Trainer of transformers
+5.24.0 writes it into the model that it trains (``TrainingArguments.use_cache``, default false).
 """
 _MEANS = {
     "output_router_logits": "logits and generated tokens are the same, but the model adds its routers' "
