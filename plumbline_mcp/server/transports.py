@@ -65,6 +65,7 @@ def listen(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
+        listening.listen()  # the address is told before the server takes over: who comes first has to wait
     except (OSError, OverflowError) as error:
         listening.close()
         raise UsageError(
