@@ -95,6 +95,21 @@ def _weighted(case: StepCase, factor: Callable[[TokenBatch, list[TokenBatch]], f
     return case.with_tensors(step, changes)
 
 
+def _one_token_twice(case: StepCase) -> StepCase:
+    """One supervised token of a micro-batch weighs twice as much as the others."""
+    step = _step(case)
+    tensors = dict(case.tensors(step))
+    for batch in token_batches(case, step):
+        if batch.weights is None or len(batch.told_errors) < 3:
+            continue
+        name = f"micro.{batch.number}.token_weight"
+        values = tensors[batch.rank].array(name).copy()
+        row, token = batch.places[int(batch.weight_errors.argmin())]
+        values[row, token] *= 2
+        return case.with_tensors(step, {batch.rank: {name: values}})
+    raise NotApplicable("no micro-batch has three tokens that tell their weight")
+
+
 def _mean_of_micro_batch_means(case: StepCase) -> StepCase:
     def factor(batch: TokenBatch, batches: list[TokenBatch]) -> float:
         filled = sum(1 for each in batches if each.count)
@@ -286,7 +301,8 @@ def _moment_kept(case: StepCase) -> StepCase:
             name = f"state.after.{shard.parameter}.{key}"
             tensor = shard.first.tensors[name]
             values = shard.first.array(name)
-            if key not in ("step", "RMS") and tensor.dtype in ("F32", "BF16", "F16", "F64") and values.any():
+            is_moment = key not in ("step", "RMS") and tensor.dtype in ("F32", "BF16", "F16", "F64")
+            if is_moment and values.any() and np.isfinite(values).all():
                 return case.with_tensors(step, {rank: {name: values * 2} for rank, _ in shard.holders})
     raise NotApplicable("the optimizer keeps no state")
 
@@ -318,6 +334,7 @@ def _adapter_unscaled(case: StepCase) -> StepCase:
 FAULTS: tuple[InjectedFault[StepCase], ...] = (
     InjectedFault("mean of micro-batch means", "weights", "token-weights-differ", _mean_of_micro_batch_means),
     InjectedFault("mean per rank", "weights", "token-weights-differ", _mean_per_rank),
+    InjectedFault("one token counted twice", "weights", "token-weights-differ", _one_token_twice),
     InjectedFault("loss times accumulation", "weights", "loss-scale-differs", _times_accumulation),
     InjectedFault("a micro-batch lost", "gradient", "contribution-lost", _contribution_lost),
     InjectedFault("a rank not synchronised", "gradient", "replicas-differ", _unsynchronised),

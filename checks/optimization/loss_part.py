@@ -51,10 +51,14 @@ def loss_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
     return part_of("loss", problems, coverage=coverage, measurements=tuple(measurements))
 
 
+def _differentiated_values(case: StepCase, step: StepTokens) -> list[float | None]:
+    return [batch.differentiated for line in case.lines(step.step) for batch in line.micro_batches]
+
+
 def _whole(case: StepCase, step: StepTokens, bound: float) -> tuple[float, float] | None:
     """(the loss that was differentiated over the global batch, bound on its rounding and the mean's)."""
     factor, scale = step.factor(case.world_size), step.scale(case.world_size)
-    values = [batch.differentiated for line in case.lines(step.step) for batch in line.micro_batches]
+    values = _differentiated_values(case, step)
     known = [value for value in values if value is not None]
     if factor is None or scale is None or not values or len(known) < len(values):
         return None
@@ -64,13 +68,7 @@ def _whole(case: StepCase, step: StepTokens, bound: float) -> tuple[float, float
 
 
 def _differentiated(case: StepCase, step: StepTokens, mean: float, bound: float) -> Iterator[Problem]:
-    wrong = [
-        value
-        for line in case.lines(step.step)
-        for batch in line.micro_batches
-        for value in (batch.differentiated,)
-        if value is not None and not math.isfinite(value)
-    ]
+    wrong = [value for value in _differentiated_values(case, step) if value and not math.isfinite(value)]
     if wrong:
         yield Problem(
             code="loss-not-finite",
@@ -82,8 +80,13 @@ def _differentiated(case: StepCase, step: StepTokens, mean: float, bound: float)
         )
         return
     whole = _whole(case, step, bound)
-    if whole is None:
-        return
+    if whole is not None:
+        yield from _beside_mean(case, step, mean, whole)
+
+
+def _beside_mean(
+    case: StepCase, step: StepTokens, mean: float, whole: tuple[float, float]
+) -> Iterator[Problem]:
     found, allowed = whole
     if abs(found - mean) <= allowed and math.isfinite(found):
         return

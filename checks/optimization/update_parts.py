@@ -12,6 +12,7 @@ from checks.check import Progress
 from checks.optimization.between_steps import moved_between, state_between
 from checks.optimization.case import Shard, StepCase, shards
 from checks.optimization.gradient_parts import replicas
+from checks.optimization.state_part import state_part, state_problems, step_count_problems
 from checks.optimization.updating import (
     ParameterStep,
     Unjudgeable,
@@ -24,7 +25,6 @@ from checks.rules import (
     LOST_UPDATES,
     MUON_FLOORS,
     RUNNING_ERROR_SLACK,
-    SMALLEST_NORMAL,
     SUMMATION_DEVIATIONS,
 )
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
@@ -57,7 +57,7 @@ def update_parts(case: StepCase, progress: Progress) -> list[Part]:
         for number, shard in enumerate(pieces):
             progress(number, len(pieces), f"step {step}: {shard.parameter}")
             _judge(case, step, shard, tally)
-    return [_update(case, tally), _state(tally), _lost(case, tally)]
+    return [_update(case, tally), state_part(tally.state, tally.states), _lost(case, tally)]
 
 
 def _unrecorded(case: StepCase) -> Iterator[Problem]:
@@ -96,8 +96,8 @@ def _judge(case: StepCase, step: int, shard: Shard, tally: _Tally) -> None:
         return
     tally.with_gradient.add(shard.parameter)
     tally.update += _compare(case, one, tally)
-    tally.state += _compare_state(one, tally)
-    tally.state += _counted(one)
+    tally.state += [*state_problems(one), *step_count_problems(one)]
+    tally.states += len(one.reference.state.keys() & one.state_after.keys())
     _count_lost(case, one, tally)
 
 
@@ -230,59 +230,6 @@ def _biased(one: ParameterStep) -> Iterator[Problem]:
         )
 
 
-def _compare_state(one: ParameterStep, tally: _Tally) -> Iterator[Problem]:
-    for key, wanted in one.reference.state.items():
-        if key not in one.state_after:
-            if one.shard.offset is None or key == "momentum_buffer":
-                yield _state_problem(
-                    one, key, "state-missing", "the step left no such optimizer state", "", ""
-                )
-            continue
-        found, fmt = one.state_after[key]
-        tally.states += 1
-        allowed = RUNNING_ERROR_SLACK * wanted.error + fmt.roundoff * np.abs(wanted.value) + SMALLEST_NORMAL
-        if found.shape != wanted.value.shape:
-            shapes = (str(wanted.value.shape), str(found.shape))
-            yield _state_problem(
-                one, key, "state-shape-differs", "optimizer state has another shape", *shapes
-            )
-            continue
-        excess = np.abs(found - wanted.value) - allowed
-        if not (excess <= 0).all():
-            worst = int(np.nan_to_num(excess, nan=math.inf).argmax())
-            yield _state_problem(
-                one,
-                key,
-                "state-differs",
-                "optimizer state is not what the recipe's optimizer would hold",
-                f"{wanted.value.flat[worst]:.6g} ± {allowed.flat[worst]:.2g} at element {worst}",
-                f"{found.flat[worst]:.6g}",
-            )
-
-
-def _counted(one: ParameterStep) -> Iterator[Problem]:
-    """The optimizer's own step count goes up by one."""
-    name = f"state.before.{one.shard.parameter}.step"
-    after = one.state_after.get("step")
-    before = float(one.shard.first.array(name).reshape(-1)[0]) if name in one.shard.first.tensors else 0.0
-    if after is not None and float(after[0].reshape(-1)[0]) != before + 1:
-        found = f"{float(after[0].reshape(-1)[0]):g}"
-        yield _state_problem(
-            one, "step", "step-count-differs", "the step count did not go up by one", f"{before + 1:g}", found
-        )
-
-
-def _state_problem(one: ParameterStep, key: str, code: str, message: str, wanted: str, found: str) -> Problem:
-    return Problem(
-        code=code,
-        message=f"{key}: {message}",
-        place=Place(step=one.step, rank=one.shard.rank, tensor=one.shard.parameter, field=key),
-        expected=wanted or None,
-        found=found or None,
-        next_step="compare the optimizer's class and settings with the recipe",
-    )
-
-
 def _count_lost(case: StepCase, one: ParameterStep, tally: _Tally) -> None:
     moving = would_move(one)
     if case.recipe.stochastic_rounding or case.recipe.kahan or one.reference.direction_error is not None:
@@ -344,18 +291,6 @@ def _blind(why: str) -> Problem:
         message=why,
         next_step="record a step after warm-up, or judge the recipe in float32",
     )
-
-
-def _state(tally: _Tally) -> Part:
-    if not tally.states and not tally.state:
-        return Part(
-            name="state",
-            outcome=Outcome.PASS,
-            applicable=False,
-            reason="the recipe's optimizer keeps no state",
-        )
-    coverage = Coverage(judged=tally.states, total=tally.states, unit="state tensors")
-    return part_of("state", tally.state, coverage=coverage)
 
 
 def _lost(case: StepCase, tally: _Tally) -> Part:

@@ -12,6 +12,8 @@ def plain(value: object) -> object:
     if isinstance(value, dict):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
+        if all(type(entry) is str for entry in value):
+            return value  # names of parameters, by the thousand
         return [plain(entry) for entry in value]
     if value is None or isinstance(value, (str, bool, int)):
         return value

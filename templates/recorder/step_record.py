@@ -217,7 +217,7 @@ class StepRecord:
             {"params": [name for name, _ in held], **settings}
             for held, settings in _pairs(step.groups, step.settings)
         ]
-        mine = {name for name, _ in step.held}
+        mine = {name for name, _ in step.held} if window.full else set()
         raw, used = (
             {name: value for name, value in squares.items() if name in mine}
             for squares in (window.raw or {}, window.used)

@@ -69,9 +69,15 @@ def failing(tmp_path: Path, how: str) -> tuple[subprocess.CompletedProcess[str],
     return done, tmp_path / "records/rank-00000"
 
 
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    return failing(tmp_path_factory.mktemp("clean"), "clean")[0]
+
+
 @pytest.mark.parametrize("how", ["full-disk", "file-limit", "old-torch"])
-def test_a_failing_recorder_lets_the_training_go_on_and_says_so(tmp_path: Path, how: str) -> None:
-    clean, _ = failing(tmp_path / "clean", "clean")
+def test_a_failing_recorder_lets_the_training_go_on_and_says_so(
+    clean: subprocess.CompletedProcess[str], tmp_path: Path, how: str
+) -> None:
     done, folder = failing(tmp_path / "bad", how)
     assert done.returncode == 0, done.stderr
     assert done.stdout == clean.stdout, "the training ends the same"

@@ -49,8 +49,9 @@ def main() -> None:
         model, optimizers = training()
         OUT.mkdir(parents=True, exist_ok=True)
         (OUT / f"{name}.{RANK}.json").write_text(json.dumps(digests(model, optimizers)))
-        if recorder is not None:
-            recorder.close()
+        if recorder is None:
+            continue
+        recorder.close()
         ours = [pair for pair in everything(torch) if isinstance(pair[1], types.FunctionType)]
         left = [name for name, value in ours if "__plumbline__" in vars(value)]
         if left:
