@@ -240,15 +240,24 @@ def _print(done: "RunFolder", launch: "Launch", reason: str) -> None:
 
 
 def _next(run_id: str, launch: "Launch") -> str:
+    """The command that takes the run further, as one types it: paths are quoted for the shell."""
+    import shlex
+
     from plumbline_mcp.engines.procedures import load_procedure
 
+    common = f"--framework {shlex.quote(launch.framework)}"
+    inputs = {name: shlex.quote(str(path)) for name, path in launch.inputs.items()}
+    model = f"--model {inputs['model']}"
+    following = {
+        "rows": f"check data {model} --workload {inputs.get('workload')} --rows {run_id} {common}",
+        "export": f"check export --original {inputs['model']} --export {run_id} {common}",
+        "dry_run": f"run load {model} {common}",  # it built the model without its weights: nothing to judge
+        "load": f"check load --run {run_id} {model} {common}",
+    }
+    template = (
+        f" --template {inputs['template']}" if launch.procedure == "rows" and "template" in inputs else ""
+    )
+    if launch.procedure in following:
+        return f"plumbline {following[launch.procedure]}{template}"
     feeds = load_procedure(launch.procedure).feeds
-    common, model = f"--framework {launch.framework}", f"--model {launch.inputs['model']}"
-    if launch.procedure == "rows":
-        return f"plumbline check data {model} --workload {launch.inputs['workload']} --rows {run_id} {common}"
-    if launch.procedure == "export":
-        return f"plumbline check export --original {launch.inputs['model']} --export {run_id} {common}"
-    if not feeds:
-        return f"plumbline show {run_id}"
-    more = f" {model} {common}" if feeds[0] == "load" else ""
-    return f"plumbline check {feeds[0]} --run {run_id}{more}"
+    return f"plumbline check {feeds[0]} --run {run_id} {common}" if feeds else f"plumbline show {run_id}"

@@ -179,9 +179,9 @@ def _next(run_id: str, state: str, failed_rank: int | None) -> str:
 def _logs(toolset: Toolset, run_id: str, rank: int, stream: Literal["out", "err"], offset: int) -> JobLog:
     from plumbline_mcp.engines.logs import log_name, read_log
 
-    known = _engine(toolset).seen(known_run(toolset, run_id).run_id)
+    known = _engine(toolset).seen(run_id := known_run(toolset, run_id).run_id)
     whose = None if rank < 0 else rank
-    if known.state.over and known.state != "lost":
+    if toolset.workspace.run(run_id).state == "sealed":
         run = sealed_run(toolset, run_id)
         if log_name(whose, stream) in run.manifest:
             run.verified(log_name(whose, stream))  # what was changed after sealing is refused

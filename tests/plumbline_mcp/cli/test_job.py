@@ -86,6 +86,26 @@ def test_to_stop_waiting_does_not_end_the_job(home: Path) -> None:
     until(lambda: Workspace.open(home).run(run.name).state is RunState.SEALED)
 
 
+def test_a_killed_client_leaves_its_job_which_is_waited_for_and_sealed_once(home: Path) -> None:
+    folder = home.parent
+    (folder / "model").mkdir()
+    sides = ("--framework", str(write_pack(folder / "pack", BODY)), "--model", str(folder / "model"))
+    command = [str(LAUNCHER), "run", "export", *sides, "--python", sys.executable, "--quiet"]
+    client = subprocess.Popen(command, env=environment(home))
+    run = home / "runs/export-0001"
+    said_pid(run)
+    client.kill()
+    assert client.wait() == -9
+    waiting = [
+        subprocess.Popen([LAUNCHER, "job", "wait", run.name, "--quiet"], env=environment(home))
+        for _ in range(2)
+    ]
+    (run / "output" / "go").touch()
+    assert [one.wait(120) for one in waiting] == [0, 0]
+    events = [one.event for one in Workspace.open(home).audit.entries() if one.subject == run.name]
+    assert events == ["run_submitted", "run_started", "run_sealed"]
+
+
 def test_an_unknown_job_and_a_workspace_that_is_not_there_are_named(home: Path) -> None:
     missing = plumbline("job", "status", "load-0001", home=home)
     assert missing.returncode == 3

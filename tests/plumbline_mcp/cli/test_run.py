@@ -2,14 +2,17 @@
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
 from checks.records.runs import Exit, Job, RunFolder
+from plumbline_mcp.cli.run import _next
 from plumbline_mcp.cli.run_view import ending, log_of, print_ranks, run_ending
 from plumbline_mcp.cli.screen import console
+from plumbline_mcp.engines.launching import Launch
 from plumbline_mcp.workspace import Workspace
 from tests.plumbline_mcp.cli.launching import plumbline
 
@@ -89,6 +92,22 @@ def test_a_missing_input_is_named_as_its_option(tmp_path: Path) -> None:
     ended = plumbline("run", "rows", "--model", str(tmp_path), home=tmp_path / "home")
     assert ended.returncode == 3
     assert "needs --workload" in ended.stderr
+
+
+@pytest.mark.parametrize("procedure", ["rows", "export", "dry_run", "load", "train_step", "first_run"])
+def test_the_next_command_is_one_that_takes_the_run(procedure: str, tmp_path: Path) -> None:
+    """It is typed as printed; it gets as far as the inputs, which are not there."""
+    inputs = {"model": tmp_path / "a model", "workload": tmp_path / "it's.jsonl", "template": tmp_path / "t"}
+    wanted = Launch(framework="trl", procedure=procedure, interpreter=Path(sys.executable), inputs=inputs)
+    command = shlex.split(_next(f"{procedure}-0001", wanted))
+    assert command[0] == "plumbline"
+    Workspace.open(tmp_path / "home").close()
+    ended = plumbline(*command[1:], "--json", home=tmp_path / "home")
+    said = json.loads(ended.stdout)["error"]
+    assert ended.returncode in (2, 3)
+    known = [*map(str, inputs.values()), f"{procedure}-0001"]
+    assert any(name in said for name in known), said
+    assert "option" not in said.lower()
 
 
 def test_list_packs_names_each_setting_with_its_choices_and_default() -> None:

@@ -71,7 +71,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [("TERM", 143), ("HUP", 129)])
+@pytest.mark.parametrize(("number", "code"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
 def test_a_job_ends_with_the_program_and_its_run_is_removed(tmp_path: Path, number: str, code: int) -> None:
     deliver_signals()
     (tmp_path / "model").mkdir()

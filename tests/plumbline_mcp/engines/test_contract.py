@@ -43,7 +43,7 @@ class Site:
     def run(self, run_id: str) -> Path:
         return self.workspace.runs / run_id
 
-    def over(self, run_id: str, seconds: float = 60) -> Status:
+    def over(self, run_id: str, seconds: float = 180) -> Status:
         """The status of the job once it is over."""
 
         def asked() -> Status | None:

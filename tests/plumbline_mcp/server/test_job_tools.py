@@ -108,3 +108,16 @@ async def test_a_reader_sees_a_lost_job_and_changes_nothing(
     assert seen["state"] == "lost"
     assert run.is_dir()
     assert Workspace.open(tmp_path / "home").run(run.name).state is RunState.RUNNING
+
+
+async def test_a_job_that_was_removed_has_no_log_and_says_so(
+    job: tuple[LocalEngine, Path], tmp_path: Path
+) -> None:
+    engine, run = job
+    engine.cancel(run.name, remove=True)
+    until(lambda: engine.status(run.name).state.over)
+    async with Client(build_server(tmp_path / "home")) as client:
+        result = await client.call_tool("job_logs", {"run_id": run.name})
+    assert result.is_error
+    assert "has no log logs/rank-00000.err" in str(result.content)
+    assert "its folder is gone" in str(result.content)
