@@ -1,5 +1,6 @@
 """``plumbline job``: the jobs of this workspace: how they stand, their logs, and their end."""
 
+import codecs
 import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -170,14 +171,16 @@ def logs(
         about = page.model_dump(exclude={"data"}) | {"text": page.data.decode("utf-8", "replace")}
         print_json(about)
         return
-    _print_page(page)
+    text = codecs.getincrementaldecoder("utf-8")("replace")  # a page may end within a character
+    _print_text(text.decode(page.data, final=not follow))
     if follow:
-        _follow_log(
-            workspace, identifier, lambda start: read_log(run, whose, stream.value, start, most), page
-        )
+        again = lambda start: read_log(run, whose, stream.value, start, most)  # noqa: E731 - one line, used once
+        _follow_log(workspace, identifier, again, page, text)
 
 
-def _follow_log(workspace: "Workspace", identifier: str, read: "_Read", page: "LogPage") -> None:
+def _follow_log(
+    workspace: "Workspace", identifier: str, read: "_Read", page: "LogPage", text: codecs.IncrementalDecoder
+) -> None:
     """Print what is appended, until the job is over and the log is read to its end."""
     import time
 
@@ -187,7 +190,7 @@ def _follow_log(workspace: "Workspace", identifier: str, read: "_Read", page: "L
     while not over or page.data:
         over = engine.status(identifier).state.over
         page = read(page.next_offset)
-        _print_page(page)
+        _print_text(text.decode(page.data, final=over and not page.data))
         if not page.data and not over:
             time.sleep(0.2)
 
@@ -198,10 +201,9 @@ if TYPE_CHECKING:
     _Read = Callable[[int], LogPage]
 
 
-def _print_page(page: "LogPage") -> None:
+def _print_text(text: str) -> None:
     from approvals.visible import visible
 
-    text = page.data.decode("utf-8", "replace")
     sys.stdout.write(visible(text, 20 * len(text) + 1))
     sys.stdout.flush()
 

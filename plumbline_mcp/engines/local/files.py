@@ -11,13 +11,15 @@ import fcntl
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from plumbline_mcp.engines.local.processes import Process, boot_id
 
 QUEUED = "queued"
 RUNNING = "running"
+GRACE_S = 3.0
+"""How long processes have after SIGTERM, if nobody says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class Cancel:
     reason: str
     remove: bool = False
     grace_s: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long processes have between SIGTERM and SIGKILL."""
+        return GRACE_S if self.grace_s is None else self.grace_s
 
 
 class RunFiles:
@@ -93,7 +100,13 @@ class RunFiles:
         _write(self.state, asdict(known))
 
     def request_cancel(self, wanted: Cancel) -> None:
-        """Ask for the end; the first request counts, also of two at once."""
+        """Ask for the end; the first request counts, also of two at once. A later one may only be more
+        impatient: nobody has to wait for what another one granted."""
+        asked = self.cancelled()
+        if asked is not None:
+            if wanted.seconds < asked.seconds:
+                _write(self.cancel, asdict(replace(asked, grace_s=wanted.grace_s)))
+            return
         part = _part(self.cancel, asdict(wanted))
         try:
             with contextlib.suppress(FileExistsError, FileNotFoundError):  # asked before, or over meanwhile

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,20 @@ from typing import Any
 from plumbline_mcp.engines.confinement.choosing import confined
 from plumbline_mcp.engines.confinement.reach import reach
 from plumbline_mcp.engines.local import exits, space, writing
-from plumbline_mcp.engines.local.files import QUEUED, RUNNING, Cancel, RunFiles, Supervision, take_slot
+from plumbline_mcp.engines.local.files import (
+    GRACE_S,
+    QUEUED,
+    RUNNING,
+    Cancel,
+    RunFiles,
+    Supervision,
+    take_slot,
+)
 from plumbline_mcp.engines.local.launcher_log import LauncherLog
 from plumbline_mcp.engines.local.processes import Process, boot_id, descendants, process, send
 from plumbline_mcp.engines.local.starting import started
 
 POLL_S = 0.05
-GRACE_S = 3.0
-"""How long processes have after SIGTERM, if nobody says otherwise."""
 KILL_S = 15.0
 """How long processes are killed until the run counts as one that cannot be ended."""
 LEFT_BEHIND_S = 2.0
@@ -102,14 +109,13 @@ class Supervisor:
 
     def end_processes(self) -> bool:
         """End every process that is left; true when none is."""
-        grace = GRACE_S if self.request is None or self.request.grace_s is None else self.request.grace_s
         if self.end.status is not None and self.request is None:
-            self._wait(LEFT_BEHIND_S)
+            self._wait(lambda: LEFT_BEHIND_S)
         if left := descendants(os.getpid()):
             self._note(f"SIGTERM to {len(left)} process(es): {[one.pid for one in left[:20]]}")
             for one in left:
                 send(one, signal.SIGTERM)
-            self._wait(grace)
+            self._wait(self._grace)
         if left := descendants(os.getpid()):
             self._note(f"SIGKILL to {len(left)} process(es): {[one.pid for one in left[:20]]}")
             self._kill()
@@ -127,11 +133,16 @@ class Supervisor:
     def _terminate(self, *_: object) -> None:
         self._terminated = True
 
-    def _wait(self, seconds: float) -> None:
-        """Wait until no child is left."""
-        until = time.monotonic() + seconds
-        while self._reap() and time.monotonic() < until:
+    def _wait(self, seconds: Callable[[], float]) -> None:
+        """Wait until no child is left, so long as it may take now."""
+        began = time.monotonic()
+        while self._reap() and time.monotonic() < began + seconds():
             time.sleep(POLL_S)
+
+    def _grace(self) -> float:
+        """As it was asked for; a second request may shorten it while we wait."""
+        wanted = self.files.cancelled() or self.request
+        return GRACE_S if wanted is None else wanted.seconds
 
     def _kill(self) -> None:
         """Kill until no child is left: what was started meanwhile too, and what is faster than a look at all

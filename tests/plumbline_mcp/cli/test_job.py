@@ -14,7 +14,7 @@ from tests.plumbline_mcp.engines.waiting import gone, said_pid, until
 
 BODY = """
 import os, pathlib, time
-print("\\x1b[2J begun", flush=True)
+print("\\x1b[2J begun caf\\u00e9", flush=True)
 pathlib.Path(output, "pid.part").write_text(str(os.getpid()))
 pathlib.Path(output, "pid.part").rename(output + "/pid")
 while not pathlib.Path(output, "go").exists():
@@ -45,15 +45,15 @@ def test_a_detached_job_is_listed_followed_and_waited_for(home: Path) -> None:
     (row,) = json.loads(plumbline("job", "list", "--active", "--json", home=home).stdout)
     assert (row["run_id"], row["state"], row["approval"]) == (run.name, "running", "none")
     told = plumbline("job", "logs", run.name, home=home).stdout
-    assert told == "\\x1b[2J begun\n"
-    command = [LAUNCHER, "job", "logs", run.name, "--follow"]
+    assert told == "\\x1b[2J begun café\n"
+    command = [LAUNCHER, "job", "logs", run.name, "--follow", "--offset", "0", "--bytes", "1"]
     following = subprocess.Popen(command, env=environment(home), stdout=subprocess.PIPE, text=True)
     (run / "output" / "go").touch()
     waited = plumbline("job", "wait", run.name, "--json", "--quiet", home=home)
     assert waited.returncode == 0
     known = json.loads(waited.stdout)
     assert (known["state"], known["exit_code"], known["approval"]) == ("succeeded", 0, "none")
-    assert following.communicate(timeout=60)[0] == "\\x1b[2J begun\nended\n"
+    assert following.communicate(timeout=60)[0] == "\\x1b[2J begun café\nended\n"
     assert plumbline("job", "list", "--active", home=home).stdout == "no job runs now\n"
     page = json.loads(plumbline("job", "logs", run.name, "--offset", "-6", "--json", home=home).stdout)
     assert (page["text"], page["next_offset"], page["size"]) == ("ended\n", page["size"], page["size"])

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,6 +202,22 @@ def test_the_grace_of_a_cancel_is_what_processes_get(site: Site) -> None:
     site.engine.cancel(run_id, grace_s=10)
     assert site.over(run_id).state is State.CANCELLED
     assert (site.run(run_id) / "output/tidied").exists()
+
+
+def test_a_second_request_may_only_be_more_impatient(site: Site) -> None:
+    ignoring = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    run_id = site.submit(ignoring + WAITING)
+    pid = said_pid(site.run(run_id))
+    began = time.monotonic()
+    site.engine.cancel(run_id, grace_s=300)
+    site.engine.cancel(run_id, grace_s=600)
+    log = site.run(run_id) / "logs/supervisor.log"
+    until(lambda: log.is_file() and "SIGTERM" in log.read_text())
+    assert not gone(pid)
+    site.engine.cancel(run_id, grace_s=0)
+    assert site.over(run_id).state is State.CANCELLED
+    assert gone(pid)
+    assert time.monotonic() - began < 100
 
 
 def test_to_cancel_what_is_over_changes_nothing(site: Site) -> None:

@@ -14,7 +14,7 @@ time.sleep(600)
 """Says its process id, then waits for ever."""
 
 
-def until(condition: Callable[[], Any], seconds: float = 30) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 90) -> Any:
     """What the condition gives once it is true."""
     limit = time.monotonic() + seconds
     while not (found := condition()):
