@@ -12,7 +12,7 @@ from plumbline_mcp.cli.options import FLAG, ExitCode, Home, Json, Quiet, paragra
 if TYPE_CHECKING:
     from checks.records.runs import RunFolder
     from plumbline_mcp.engines.launching import Launch
-    from plumbline_mcp.workspace import Workspace
+    from plumbline_mcp.workspace import StoredRun, Workspace
 
 NAME = "run"
 
@@ -131,7 +131,8 @@ def run(
         return _detached(workspace, launch, json_output)
     done = anyio.run(_followed, workspace, launch, quiet)
     _show(workspace, done, launch, json_output)
-    return ExitCode.PASS if all(exit_.clean for exit_ in done.exits()) else ExitCode.COULD_NOT_JUDGE
+    succeeded = workspace.run(done.job.run_id).outcome == "succeeded"
+    return ExitCode.PASS if succeeded else ExitCode.COULD_NOT_JUDGE
 
 
 async def _built(launch: "Launch", build: bool, quiet: bool) -> "Launch":
@@ -180,7 +181,7 @@ def _show(workspace: "Workspace", done: "RunFolder", launch: "Launch", as_json: 
         ended = {"outcome": stored.outcome, "reason": stored.reason, "approval": done.job.approval}
         print_json(about | ended)
     else:
-        _print(done, launch, stored.reason)
+        _print(done, launch, stored)
 
 
 async def _pack_interpreter(framework: str, progress: Any) -> Path:
@@ -222,17 +223,17 @@ def _inputs(pairs: list[str]) -> dict[str, Path | None]:
     return named
 
 
-def _print(done: "RunFolder", launch: "Launch", reason: str) -> None:
+def _print(done: "RunFolder", launch: "Launch", stored: "StoredRun") -> None:
     from plumbline_mcp.cli.run_view import print_ranks
     from plumbline_mcp.cli.screen import console, labelled
 
     out = console()
     out.print(labelled("run:    ", done.job.run_id))
     print_ranks(out, done)
-    if reason:
-        out.print(labelled("ended:  ", reason), soft_wrap=True)
+    if stored.reason:
+        out.print(labelled("ended:  ", stored.reason), soft_wrap=True)
     out.print(labelled("folder: ", done.path), soft_wrap=True)
-    clean = all(exit_.clean for exit_ in done.exits())
+    clean = stored.outcome == "succeeded"
     # after a failure a check has nothing to judge
     failed = f"plumbline show {done.job.run_id}, or the log above, says why; correct it and run it again"
     following = _next(done.job.run_id, launch) if clean else failed

@@ -53,6 +53,7 @@ def without_exit(run: Path, ranks: int) -> list[int]:
 
 def complete(run: Path, ranks: int, end: JobEnd) -> dict[str, Any]:
     """Write the exit files that are missing and ``exit/job.json``; returns the latter."""
+    writing.own_folder(run / "exit")
     records = [_completed(run, rank, ranks, end) for rank in range(ranks)]
     ours = {exit_path(run, rank).name for rank in range(ranks)}
     for path in (run / "exit").iterdir():
@@ -105,7 +106,7 @@ def _missing(rank: int, alone: JobEnd | None, end: JobEnd) -> dict[str, Any]:
     code = alone.code if alone else None
     return {
         "rank": rank,
-        "code": code if code is not None and code >= 0 else None,
+        "code": code if code is not None and code > 0 else None,  # 0 is no evidence of a good end
         "signal": -code if code is not None and code < 0 else None,
         "timed_out": False,
         "host": os.uname().nodename,
@@ -119,6 +120,8 @@ def _missing(rank: int, alone: JobEnd | None, end: JobEnd) -> dict[str, Any]:
 def _why_missing(code: int | None, end: JobEnd) -> str:
     if end.cancelled or end.timed_out:
         return f"{NO_FILE}: it was ended with the job"
+    if code == 0:
+        return f"{NO_FILE}: it was removed, or is no record"
     return KILLED if code is None or code < 0 else f"{NO_FILE}: the rank did not start"
 
 
@@ -169,8 +172,8 @@ def _reason(first: dict[str, Any] | None, end: JobEnd) -> str:
     if first is None:
         return _of_the_launcher(end.code)
     how = f"signal {first['signal']}" if first.get("signal") else f"exit code {first.get('code')}"
-    unknown = first.get("reason") == KILLED
-    return f"rank {first['rank']} failed first: {KILLED if unknown else how}"
+    unknown = first.get("reason") == KILLED or (first.get("code"), first.get("signal")) == (None, None)
+    return f"rank {first['rank']} failed first: {first.get('reason') if unknown else how}"
 
 
 def _of_the_launcher(code: int | None) -> str:

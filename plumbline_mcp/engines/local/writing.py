@@ -56,6 +56,11 @@ def remove(path: Path) -> None:
             os.close(folder)
 
 
+def own_folder(path: Path) -> None:
+    """Make sure that it is a folder and no link to one. Raises `OSError`."""
+    os.close(_folder(path))
+
+
 def _folder(path: Path) -> int:
     """The folder itself; one that is a link, a file or not there is made anew."""
     with contextlib.suppress(OSError):

@@ -120,9 +120,9 @@ def test_a_forged_exit_file_counts_as_none(tmp_path: Path, forged: object) -> No
     (tmp_path / "exit/rank-00000.json").write_text(json.dumps(forged))
     (tmp_path / "exit/rank-00001.json").write_text(json.dumps(GOOD | {"rank": 1}))
     ending = complete(tmp_path, 1, JobEnd(started="", ended="", status=0))
-    assert (ending["outcome"], ending["failed_rank"]) == ("succeeded", None)
+    assert (ending["outcome"], ending["failed_rank"]) == ("failed", 0)
+    assert ending["reason"] == "rank 0 failed first: no exit file: it was removed, or is no record"
     assert sorted(path.name for path in (tmp_path / "exit").iterdir()) == ["job.json", "rank-00000.json"]
-    assert complete(tmp_path, 1, JobEnd(started="", ended="", status=9))["outcome"] != "succeeded"
 
 
 def test_an_exit_file_of_before_is_kept(tmp_path: Path) -> None:
@@ -179,6 +179,26 @@ def test_a_job_that_closes_its_output_and_removes_its_logs_still_ends(tmp_path: 
     )
     assert (status.state, status.exit_code, status.failed_rank) == (State.FAILED, 5, 0)
     assert RunFolder.open(run).exits()[0].code == 5
+
+
+def test_folders_that_an_unheld_job_replaced_by_links_are_neither_read_nor_written(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/kept").write_text("kept")
+    status, run = played(
+        tmp_path,
+        f"""
+        import shutil
+        for name in ("records", "logs", "exit"):
+            shutil.rmtree(run / name)
+            os.symlink({str(tmp_path / "outside")!r}, run / name)
+        """,
+        confinement="none",
+    )
+    written = {path.name for path in (tmp_path / "outside").iterdir()}
+    assert written <= {"kept", "rank-00000", "rank-00000.json"}, "the job's own doing"
+    assert (status.state, status.failed_rank) == (State.FAILED, 0)
+    (lost,) = RunFolder.open(run).exits()
+    assert lost.reason == "no exit file: it was removed, or is no record"
 
 
 def test_requests_at_the_same_moment_are_one(tmp_path: Path) -> None:
