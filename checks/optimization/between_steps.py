@@ -34,10 +34,10 @@ def state_between(case: StepCase) -> Iterator[Problem]:
                 tensor = f"state.before.{name}.{key}"
                 if tensor in later.tensors and _differs(earlier, f"state.after.{name}.{key}", later, tensor):
                     yield _state_problem(rank, step, name, key, "was changed between two optimizer steps")
-    for rank in case.ranks:
+    for each in case.ranks:
         for step in case.full_steps:
-            if _was_stepped_before(rank, step):
-                yield from _lost(rank, step)
+            if _was_stepped_before(each, step):
+                yield from _lost(each, step)
 
 
 def _neighbours(case: StepCase) -> Iterator[tuple[int, int, StepTensors, StepTensors]]:
