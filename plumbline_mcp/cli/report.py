@@ -11,10 +11,6 @@ if TYPE_CHECKING:
     from plumbline_mcp.report.history import Standing
     from plumbline_mcp.workspace import StoredVerdict, Workspace
 
-_CONSIDERED = 500
-"""The newest verdicts among which those that count are looked for."""
-_RUNS = 10_000
-
 
 NAME = "report"
 
@@ -47,8 +43,8 @@ def report(
     """Write report.html (one self-contained page) and report.md from stored verdicts.
 
     The newest verdict on each subject counts; the earlier ones are listed below it. A subject is a check on
-    the same inputs with the same content and options; runs of one procedure on the same inputs are one
-    subject, whatever their settings. A verdict that decided nothing takes the place of no failure.
+    the same inputs with the same content and options; runs of one procedure with the same inputs and the
+    same settings are one subject. A verdict that decided nothing takes the place of no failure.
 
     Example: plumbline report --output scan-of-today
     """
@@ -79,20 +75,18 @@ def report(
 def _chosen(workspace: "Workspace", identifiers: list[str], everything: bool) -> "list[Standing]":
     """The named verdicts, all, or those that count. Raises `UsageError`: there is none."""
     from plumbline_mcp.errors import UsageError
-    from plumbline_mcp.report.history import Standing, standing
+    from plumbline_mcp.report.history import Standing, standing_in
 
     if identifiers and everything:
         raise typer.BadParameter("name verdicts or take all of them, not both", param_hint="--all")
     if identifiers:
         return [Standing(workspace.verdict(name)) for name in dict.fromkeys(identifiers)]
-    limit = max(workspace.verdict_count(), 1) if everything else _CONSIDERED
-    found = workspace.verdicts(limit=limit)
-    if not found:
+    count = workspace.verdict_count()
+    if not count:
         raise UsageError(f"there is no verdict in {workspace.home} yet", "plumbline check --help")
     if everything:
-        return [Standing(stored) for stored in found[::-1]]
-    jobs = {str(workspace.runs / run.run_id): run.job for run in workspace.runs_list(limit=_RUNS)}
-    return standing(found, jobs)
+        return [Standing(stored) for stored in workspace.verdicts(limit=count)[::-1]]
+    return standing_in(workspace)
 
 
 def _left_out(workspace: "Workspace", chosen: "list[StoredVerdict]") -> str:

@@ -4,23 +4,33 @@ A subject is a check on inputs of the same roles: the same paths with the same c
 verdicts hold digests of it, and the same options of the check. What is judged may change: a run stands for
 its procedure, its framework, its job's inputs and its settings, so a job that was run again with other code
 or in another environment replaces the earlier one. Another setting is another configuration: its failure
-stays until it is judged again under that very setting. Rows or an export outside a run are known by their
-path alone. A newer verdict that decided nothing replaces no failure.
+stays until it is judged again under that very setting. The newer run counts before the newer verdict: an old
+run that is judged once more says nothing of the run that came after it. Rows, an export or a run that the
+workspace does not know are known by their path alone. A newer verdict that decided nothing replaces no
+failure.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from checks.records.runs import Job
 from checks.verdict import Outcome
 from plumbline_mcp.report.subjects import JUDGED
 from plumbline_mcp.workspace import StoredVerdict
 
+if TYPE_CHECKING:
+    from plumbline_mcp.workspace import Workspace
+
 Content = dict[tuple[str, str], str]
 """By input and path below it: the digest of a file, as the verdict's evidence has it."""
 _DECIDED = (Outcome.PASS, Outcome.FAIL)
+
+CONSIDERED = 500
+"""The newest verdicts of a workspace among which those that count are looked for."""
+_RUNS = 10_000
 
 
 @dataclass(frozen=True)
@@ -48,9 +58,12 @@ class _Subject:
 
 
 def standing(newest_first: Iterable[StoredVerdict], jobs: Mapping[str, Job]) -> list[Standing]:
-    """The verdicts that count, oldest first; ``jobs`` are the known runs by the path of their folder."""
+    """The verdicts that count, oldest first.
+
+    ``jobs`` are the known runs by the path of their folder, newest first.
+    """
     subjects: dict[str, list[_Subject]] = {}
-    for stored in newest_first:
+    for stored in _newest_run_first(newest_first, jobs):
         alike, content = subjects.setdefault(_key(stored, jobs), []), _content(stored, jobs)
         found = next((subject for subject in alike if subject.holds(content)), None)
         if found is None:
@@ -58,6 +71,27 @@ def standing(newest_first: Iterable[StoredVerdict], jobs: Mapping[str, Job]) -> 
         found.add(stored, content)
     kept = [one for alike in subjects.values() for subject in alike for one in _counting(subject.verdicts)]
     return sorted(kept, key=lambda one: (one.stored.created, one.stored.verdict.id))
+
+
+def standing_in(workspace: "Workspace") -> list[Standing]:
+    """The verdicts that count among the newest of a workspace, oldest first."""
+    return standing(workspace.verdicts(limit=CONSIDERED), jobs_in(workspace))
+
+
+def jobs_in(workspace: "Workspace") -> dict[str, Job]:
+    """The runs of a workspace by the path of their folder, newest first."""
+    return {str(workspace.runs / run.run_id): run.job for run in workspace.runs_list(limit=_RUNS)}
+
+
+def _newest_run_first(newest_first: Iterable[StoredVerdict], jobs: Mapping[str, Job]) -> list[StoredVerdict]:
+    """Ordered by the run that was judged, then as given: verdicts follow the order in which they are made."""
+    age = {path: number for number, path in enumerate(jobs)}
+
+    def judged(stored: StoredVerdict) -> int:
+        given = (one for one in stored.inputs.values() if isinstance(one, str))
+        return min((age[one] for one in given if one in age), default=0)
+
+    return sorted(newest_first, key=judged)
 
 
 def _counting(verdicts: list[StoredVerdict]) -> list[Standing]:

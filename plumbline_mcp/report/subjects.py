@@ -11,7 +11,7 @@ from plumbline_mcp.workspace import StoredVerdict
 
 Facts = tuple[tuple[str, str], ...]
 
-JUDGED = ("rows", "export", "python")
+JUDGED = ("rows", "export", "python", "run")
 """The inputs that hold what is judged, of whichever check."""
 _AGAINST = {"model": "of", "original": "of", "framework": "for"}
 """The inputs it belongs to, with the word that says so."""

@@ -40,9 +40,11 @@ async def reevaluate(
 ) -> list[Reevaluation]:
     """Judge the given verdicts again, all when none is named; the old ones stay as they are.
 
+    They are judged in the order in which they were made: the newest verdict is still on the newest records.
     Records that changed since are not judged: another answer would say nothing about the rules.
     """
-    chosen = [workspace.verdict(name) for name in ids] or list(_all(workspace))
+    chosen = [workspace.verdict(name) for name in ids] or list(_all(workspace))[::-1]
+    chosen.sort(key=lambda stored: stored.created)
     results = []
     for number, stored in enumerate(chosen):
         progress(number, len(chosen), f"judging {stored.verdict.id} again")

@@ -1,6 +1,8 @@
 """``scan_status``: what has been judged so far, and the one next call."""
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Iterable
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -8,18 +10,21 @@ from pydantic import Field
 import checks
 from checks.check import Check
 from checks.errors import CheckError
-from checks.records.runs import RunFolder
+from checks.records.runs import Exit, RunFolder
 from checks.verdict import Outcome
 from plumbline_mcp.scan.steps import DRY_RUN, STEPS
+from plumbline_mcp.server.located import sealed_run
 from plumbline_mcp.server.toolset import Toolset
-from plumbline_mcp.server.views import View
+from plumbline_mcp.server.views import View, line
 
 if TYPE_CHECKING:
-    from plumbline_mcp.workspace import StoredRun, Workspace
+    from plumbline_mcp.report.history import Standing
+    from plumbline_mcp.workspace import StoredRun, StoredVerdict
 
 _PROCEDURES = {step.name: step.procedure for step in STEPS if step.procedure}
 _RECENT = 200
-"""Runs that are looked through for the newest of each procedure."""
+"""The newest runs, among which those that wait for a verdict are looked for."""
+_WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_EVALUATED, Outcome.PASS)
 _TRUST = (
     "No tool starts a job: the person runs `plumbline onboard TARGET.toml`, or `plumbline run PROCEDURE`. "
     "Approvals do not exist in this version: every verdict says approval none. Over standard input and "
@@ -32,26 +37,31 @@ class CheckStatus(View):
 
     check: str
     verdicts: int
-    latest: str | None = Field(description="id of the newest verdict")
+    latest: str | None = Field(description="the worst verdict that stands, the newest of equal ones")
     outcome: Outcome | None
     system_version: str | None
     procedure: str | None = Field(None, description="the job whose records it judges; null: files alone")
-    run: str | None = Field(None, description="newest finished run of that procedure")
+    run: str | None = Field(None, description="the run that ``latest`` judged")
+    failing: tuple[str, ...] = Field((), description="every verdict that stands and fails, newest first")
+    waiting: tuple[str, ...] = Field((), description="finished runs without a verdict, newest first")
 
 
 class DryRunStatus(View):
     """The newest dry run: whether the framework takes the recipe at all."""
 
     run: str
+    failed: bool = Field(description="the framework did not start: no later job would")
     ended: str = Field(description="by itself, with an exit code, or how far it is")
+    untrusted_said: str | None = Field(None, description="its last sentence, where it failed")
 
 
 class Status(View):
     """What has been done, and the one next call."""
 
+    dry_run: DryRunStatus | None = None
     workspace: str
     checks: tuple[CheckStatus, ...]
-    dry_run: DryRunStatus | None = None
+    older: int = Field(description="verdicts before the newest 500: not looked at here")
     runs: int
     running: tuple[str, ...] = Field((), description="checks that run now")
     next: str
@@ -69,57 +79,115 @@ def add_tools(toolset: Toolset) -> None:
 
 
 def _status(toolset: Toolset) -> Status:
+    from plumbline_mcp.report.history import CONSIDERED, standing_in
+
     workspace, known = toolset.workspace, checks.discover()
-    newest = _newest(workspace)
-    standing = tuple(_standing(workspace, name, newest) for name in known)
+    counting = standing_in(workspace)[::-1]
+    runs = [run for run in workspace.runs_list(limit=_RECENT) if run.state == "sealed"]
+    standing = tuple(
+        _standing(
+            name,
+            workspace.verdict_count(check=name),
+            [one for one in counting if one.stored.verdict.check == name],
+            [run for run in runs if run.job.procedure == _PROCEDURES.get(name)],
+            workspace.runs,
+        )
+        for name in known
+    )
+    dry_run = _dry_run(toolset)
     return Status(
+        dry_run=dry_run,
         workspace=str(workspace.home),
         checks=standing,
-        dry_run=_dry_run(workspace, newest.get(DRY_RUN)),
+        older=max(0, workspace.verdict_count() - CONSIDERED),
         runs=workspace.run_count(),
         running=tuple(toolset.running.names()),
-        next=_next(standing, known, toolset.shown),
+        next=_refused(dry_run) or _next(standing, known, toolset.shown),
         trust=_TRUST,
     )
 
 
-def _newest(workspace: "Workspace") -> "dict[str, StoredRun]":
-    """The newest run of each procedure among the recent ones; a finished one before one that is not."""
-    found: dict[str, StoredRun] = {}
-    for run in workspace.runs_list(limit=_RECENT):
-        held = found.get(run.job.procedure)
-        if held is None or (held.state != "sealed" and run.state == "sealed"):
-            found[run.job.procedure] = run
-    return found
-
-
-def _dry_run(workspace: "Workspace", run: "StoredRun | None") -> DryRunStatus | None:
+def _dry_run(toolset: Toolset) -> DryRunStatus | None:
+    """The newest dry run that is finished; where none is, how far the newest is."""
+    found = [run for run in toolset.workspace.runs_list(limit=_RECENT) if run.job.procedure == DRY_RUN]
+    run = next((run for run in found if run.state == "sealed"), next(iter(found), None))
     if run is None:
         return None
+    if run.state != "sealed":
+        return DryRunStatus(run=run.run_id, failed=False, ended=run.state.value)
     try:
-        exits = RunFolder.open(workspace.runs / run.run_id).exits() if run.state == "sealed" else []
+        return _ended(sealed_run(toolset, run.run_id))
     except CheckError as error:
-        return DryRunStatus(run=run.run_id, ended=error.message)
-    if not exits:
-        return DryRunStatus(run=run.run_id, ended=run.state.value)
-    code = exits[0].code
-    return DryRunStatus(
-        run=run.run_id, ended="by itself" if exits[0].clean else f"with exit code {code}: see its log"
+        return DryRunStatus(run=run.run_id, failed=False, ended=line(error.message))
+
+
+def _ended(run: RunFolder) -> DryRunStatus:
+    from plumbline_mcp.scan.scanning import last_said
+
+    name, exits = run.path.name, run.exits()
+    broken = next((one for one in exits if not one.clean), None)
+    if broken is not None:
+        said = last_said(run, broken.rank) or None
+        return DryRunStatus(run=name, failed=True, ended=_ending(broken), untrusted_said=said)
+    return DryRunStatus(run=name, failed=False, ended="by itself" if exits else "without an exit record")
+
+
+def _ending(broken: Exit) -> str:
+    if broken.timed_out:
+        return "at its time limit"
+    if broken.signal:
+        return f"by signal {broken.signal}"
+    return f"with exit code {'unknown' if broken.code is None else broken.code}"
+
+
+def _standing(
+    name: str, count: int, newest_first: "list[Standing]", runs: "list[StoredRun]", folder: Path
+) -> CheckStatus:
+    """A check: what stands of it, and which of the finished ``runs`` of its procedure it has not judged."""
+    verdicts = [one.stored for one in newest_first]
+    worst = min(verdicts, key=lambda one: _WORST_FIRST.index(one.verdict.outcome), default=None)
+    failing = [one.verdict.id for one in verdicts if one.verdict.outcome is Outcome.FAIL]
+    judged = {_run_of(each, folder) for one in newest_first for each in (one.stored, *one.earlier)}
+    return CheckStatus(
+        check=name,
+        verdicts=count,
+        latest=worst.verdict.id if worst else None,
+        outcome=worst.verdict.outcome if worst else None,
+        system_version=worst.verdict.system_version if worst else None,
+        procedure=_PROCEDURES.get(name),
+        run=_run_of(worst, folder) if worst else None,
+        failing=tuple(failing),
+        waiting=tuple(run for run in _of_each_configuration(runs) if run not in judged),
     )
 
 
-def _standing(workspace: "Workspace", name: str, runs: "dict[str, StoredRun]") -> CheckStatus:
-    procedure = _PROCEDURES.get(name)
-    run = runs.get(procedure or "")
-    newest = next(iter(workspace.verdicts(check=name, limit=1)), None)
-    return CheckStatus(
-        check=name,
-        verdicts=workspace.verdict_count(check=name),
-        latest=newest.verdict.id if newest else None,
-        outcome=newest.verdict.outcome if newest else None,
-        system_version=newest.verdict.system_version if newest else None,
-        procedure=procedure,
-        run=run.run_id if run is not None and run.state == "sealed" else None,
+def _run_of(stored: "StoredVerdict", runs: Path) -> str | None:
+    """The run that a verdict is on; one that stopped before it judged names none, but its inputs do."""
+    from plumbline_mcp.report.subjects import JUDGED
+
+    given = (stored.inputs.get(name) for name in JUDGED)
+    paths = [PurePath(one) for one in given if isinstance(one, str)]
+    below = (path.relative_to(runs).parts for path in paths if path.is_relative_to(runs))
+    return stored.verdict.run_id or next((parts[0] for parts in below if parts), None)
+
+
+def _of_each_configuration(newest_first: "Iterable[StoredRun]") -> list[str]:
+    """The newest run of each framework, inputs and settings that nobody cancelled."""
+    found: dict[str, str] = {}
+    for run in newest_first:
+        if run.outcome != "cancelled":
+            known = json.dumps([run.job.framework, run.job.inputs, run.job.settings], sort_keys=True)
+            found.setdefault(known, run.run_id)
+    return list(found.values())
+
+
+def _refused(dry_run: DryRunStatus | None) -> str:
+    """The call that shows why the framework does not start; empty where it does."""
+    if dry_run is None or not dry_run.failed:
+        return ""
+    return (
+        f'run_show(run_id="{dry_run.run}") shows why the dry run failed (it ended {dry_run.ended}); '
+        "the person mends that and runs it again"
     )
 
 
@@ -127,12 +195,12 @@ def _next(
     standing: tuple[CheckStatus, ...], known: dict[str, Check[Any, Any]], shown: Collection[str | None]
 ) -> str:
     """A fail is looked at first, then what was not judged yet, then what could not be judged."""
-    if not any(one.verdicts for one in standing):
+    if not any(one.verdicts or one.waiting for one in standing):
         return "check_list(), then the first check whose files you have"
-    failed = next((one for one in standing if one.outcome is Outcome.FAIL and one.latest not in shown), None)
+    failed = next((name for one in standing for name in one.failing if name not in shown), None)
     if failed:
-        return f'verdict_show(verdict_id="{failed.latest}")'
-    missing = next((one for one in standing if one.latest is None), None)
+        return f'verdict_show(verdict_id="{failed}")'
+    missing = next((one for one in standing if one.waiting or one.latest is None), None)
     if missing:
         return _judge(missing, known[missing.check])
     undecided = next((one for one in standing if one.outcome is not Outcome.PASS), None)
@@ -144,12 +212,13 @@ def _next(
 
 
 def _judge(missing: CheckStatus, check: Check[Any, Any]) -> str:
-    """The call of a check that has no verdict: a run that is there is named, one that is not is asked for."""
+    """The call of a check that lacks a verdict: with the run that waits, or after the person made one."""
     required = [name for name, field in check.inputs.model_fields.items() if field.is_required()]
     from_run = {step.name: step.arguments for step in STEPS}.get(missing.check, {})
-    filled = {name: missing.run for name, what in from_run.items() if what == "run" and missing.run}
+    run = next(iter(missing.waiting), None)
+    filled = {name: run for name, what in from_run.items() if what == "run" and run}
     call = ", ".join(f'{name}="{filled[name]}"' if name in filled else f"{name}=..." for name in required)
-    if "run" in required and missing.run is None:
+    if "run" in required and run is None:
         return (
             f"ask the person to run `plumbline run {missing.procedure}`, then check_{missing.check}({call})"
         )

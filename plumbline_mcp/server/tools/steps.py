@@ -1,5 +1,6 @@
 """What a run recorded of its optimizer steps. Read in a worker."""
 
+import json
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context
@@ -49,12 +50,13 @@ class StepView(View):
     gradient_norm_raw: Scalar = Field(description="before clipping")
     gradient_norm_used: Scalar = Field(description="as the optimizer saw it")
     untrusted_logged: dict[str, Scalar] = Field(description="what the framework logged for the step")
-    tensors: str | None = Field(description="file of the run with this step's tensors, for tensors_read")
+    tensors: str | None = Field(description="below ``folder``: the file with this step's tensors")
 
 
 class StepsPage(Page):
     """Steps of one rank in their order; ``total`` counts all of them."""
 
+    folder: str = Field(description="absolute path of the run")
     rank: int
     ranks: int
     untrusted_unavailable: tuple[str, ...] = Field((), description="what the recorder could not see")
@@ -78,21 +80,23 @@ def add_steps(toolset: Toolset) -> None:
 
         arguments = {"run": run, "rank": rank}
         skip = cursors.offset(cursor, "steps_read", arguments)
+        source = readable(toolset, run)
         async with reported(ctx) as progress:
             answer = await workers.call(
                 "plumbline_mcp.server.reading.steps:read_steps",
-                readable(toolset, run) | {"rank": rank, "skip": skip, "limit": _PAGE},
+                source | {"rank": rank, "skip": skip, "limit": _PAGE},
                 progress=progress,
                 timeout_s=_TIME_LIMIT_S,
             )
-        return _page(answer, arguments, skip)
+        return _page(answer, source["path"], arguments, skip)
 
     toolset.add(steps_read, StepsPage, title="Read training steps")
 
 
-def _page(answer: dict[str, Any], arguments: dict[str, Any], skip: int) -> StepsPage:
+def _page(answer: dict[str, Any], folder: str, arguments: dict[str, Any], skip: int) -> StepsPage:
     head = StepsPage(
         total=answer["total"],
+        folder=folder,
         rank=arguments["rank"],
         ranks=answer["ranks"],
         untrusted_unavailable=tuple(answer["unavailable"]),
@@ -107,9 +111,17 @@ def _page(answer: dict[str, Any], arguments: dict[str, Any], skip: int) -> Steps
             "steps": tuple(shown),
             "truncated": end < head.total,
             "cursor": cursors.encode("steps_read", arguments, end) if end < head.total else None,
-            "next": "tensors_read(path=<run folder>/<tensors>, norms=true) lists a step's tensors",
+            "next": _next(folder, shown),
         }
     )
+
+
+def _next(folder: str, shown: list[StepView]) -> str:
+    """The call that lists the tensors of the first step shown that has them."""
+    tensors = next((step.tensors for step in shown if step.tensors), None)
+    if tensors is None:
+        return "no step of this page has its tensors recorded: see the other pages, if there are any"
+    return f"tensors_read(path={json.dumps(f'{folder}/{tensors}', ensure_ascii=False)}, norms=true)"
 
 
 def _clipped(step: StepView, budget: int) -> StepView:

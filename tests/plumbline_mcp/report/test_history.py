@@ -34,7 +34,8 @@ def job(path: str, **fields: object) -> Job:
     return Job.model_validate(known | fields)
 
 
-JOB_OF = {path: job(path, **fields) for path, fields in JOBS.items()}
+JOB_OF = {path: job(path, **fields) for path, fields in reversed(JOBS.items())}
+"""Newest first."""
 
 
 def counted(*oldest_first: StoredVerdict) -> dict[str, list[str]]:
@@ -65,6 +66,12 @@ def test_a_rerun_of_a_mended_job_takes_the_place_of_its_failure() -> None:
 def test_a_run_of_another_configuration_hides_no_failure(other: str) -> None:
     failed, passed = stored(1, RUNS + "rows-0001", FAIL), stored(2, RUNS + other)
     assert counted(failed, passed) == {"data-0001": [], "data-0002": []}
+
+
+def test_an_old_run_that_is_judged_once_more_hides_no_failure_of_the_run_after_it() -> None:
+    old, new = stored(1, RUNS + "rows-0001"), stored(2, RUNS + "rows-0002", FAIL)
+    again = stored(3, RUNS + "rows-0002", FAIL), stored(4, RUNS + "rows-0001")
+    assert counted(old, new, *again) == {"data-0003": ["data-0002", "data-0004", "data-0001"]}
 
 
 def test_other_rows_another_model_or_option_hide_no_failure() -> None:

@@ -26,6 +26,17 @@ def test_a_subject_names_the_rows_the_model_and_settings_that_are_no_defaults() 
     assert set(told) == {"a.jsonl", "of tiny", "supervise last", "template chat.jinja"}
 
 
+def test_a_check_of_a_run_names_the_run() -> None:
+    for check, more, told in (
+        ("optimizer_step", {}, ("train_step-0001",)),
+        ("load", {"model": "/m/tiny"}, ("train_step-0001", "of tiny")),
+    ):
+        verdict = Verdict(check=check, outcome=Outcome.PASS, reason="all")
+        inputs = {"run": "/home/runs/train_step-0001", **more}
+        judged = StoredVerdict(verdict=verdict, inputs=inputs, created="2026-11-30", sha256="ab" * 32)
+        assert subject(judged) == told
+
+
 def test_an_interpreter_is_named_with_its_environment() -> None:
     verdict = Verdict(check="image", outcome=Outcome.PASS, reason="all")
     inputs = {"python": "/envs/" + "f" * 64 + "/bin/python", "framework": "transformers"}

@@ -82,6 +82,15 @@ def test_all_verdicts_are_judged_when_none_is_named(workspace: Workspace, inputs
     assert {result.before for result in results} == {first.id, second.id}
 
 
+def test_verdicts_are_judged_again_in_the_order_in_which_they_were_made(
+    workspace: Workspace, inputs: dict[str, Any]
+) -> None:
+    first, second = stored(workspace, inputs), stored(workspace, inputs)
+    for named in ((), (second.id, first.id)):
+        results = anyio.run(reevaluate, workspace, named)
+        assert [result.before for result in results][:2] == [first.id, second.id]
+
+
 def test_differences_name_the_part_that_changed() -> None:
     old = Verdict(check="x", outcome=Outcome.PASS, reason="", parts=(Part(name="a", outcome=Outcome.PASS),))
     gone = old.model_copy(update={"parts": (Part(name="b", outcome=Outcome.PASS),)})

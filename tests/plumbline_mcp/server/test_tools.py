@@ -304,6 +304,15 @@ async def test_steps_are_given_in_pages_with_their_totals(sample: Sample) -> Non
     assert steps[1]["tensors"] == "records/rank-00000/step-000002.safetensors"
 
 
+async def test_the_call_that_steps_read_names_lists_the_tensors_of_a_step(sample: Sample) -> None:
+    answer = await answered(sample, "steps_read", {"run": sample.run})
+    assert answer["folder"] == f"{sample.home}/runs/{sample.run}"
+    path = f"{answer['folder']}/{answer['steps'][1]['tensors']}"
+    assert answer["next"] == f'tensors_read(path="{path}", norms=true)'
+    named = await answered(sample, "tensors_read", {"path": path, "norms": True})
+    assert {tensor["untrusted_name"] for tensor in named["tensors"]} == {"grad.used.w", "micro.0.labels"}
+
+
 async def test_the_tensors_of_a_step_are_listed_with_their_norms(sample: Sample) -> None:
     path = f"{sample.home}/runs/{sample.run}/records/rank-00000/step-000002.safetensors"
     answer = await answered(sample, "tensors_read", {"path": path, "norms": True})
