@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from checks.check import Check, Context, InjectedFault, NotApplicable, Progress, silent
-from checks.conversations.causes import first_cause
+from checks.conversations.causes import first_cause, template_named
 from checks.conversations.faults import FAULTS
 from checks.conversations.inputs import DataInputs
 from checks.conversations.opening import (
     Settings,
     column_names,
     context_of,
+    other_template,
     pack_note,
     recipe_of,
     rows_of,
@@ -47,6 +48,8 @@ class DataCase:
     run_problems: tuple[Problem, ...] | None
     world_size: int
     context: Context
+    other_template: str = ""
+    """The template that the run rendered with, where it is another one than the reference's."""
 
 
 class DataCheck(Check[DataInputs, DataCase]):
@@ -120,7 +123,9 @@ class DataCheck(Check[DataInputs, DataCase]):
         recipe = recipe_of(used, dump, tokenizer, stops, templates, run.job.world_size if run else 1)
         rows = rows_of(reference, conversations, dump, recipe, progress)
         context = context_of(inputs, run, dump, used, templates, stop_names(tokenizer, stops), note)
-        return DataCase(rows, recorded.problems if recorded else None, recipe.world_size, context)
+        other = other_template(run, templates, used, tokenizer, conversations)
+        problems = recorded.problems if recorded else None
+        return DataCase(rows, problems, recipe.world_size, context, other)
 
     def context(self, inputs: DataInputs, case: DataCase) -> Context:
         """Target, settings and evidence."""
@@ -135,7 +140,7 @@ class DataCheck(Check[DataInputs, DataCase]):
         run = part_of("run", case.run_problems, coverage=coverage)
         if case.run_problems:
             return [run, *(_unfinished(name) for name in PARTS)]
-        return [run, *judge_rows(case.rows, progress)]
+        return [run, *template_named(judge_rows(case.rows, progress), case.other_template)]
 
     def to_mend_first(self, parts: list[Part], outcome: Outcome) -> tuple[Part, Problem] | None:
         """Of failures the cause before what follows from it (`first_cause`)."""

@@ -2,6 +2,7 @@
 chats.
 """
 
+import atexit
 import gzip
 import json
 import re
@@ -83,7 +84,9 @@ def tokenizer_json(name: str) -> Path:
     folder = TOKENIZERS / name
     if (folder / "tokenizer.json").is_file():
         return folder / "tokenizer.json"
-    target = Path(tempfile.mkdtemp(prefix="plumbline-tokenizer-")) / "tokenizer.json"
+    kept = tempfile.TemporaryDirectory(prefix="plumbline-tokenizer-")
+    atexit.register(kept.cleanup)
+    target = Path(kept.name) / "tokenizer.json"
     target.write_bytes(gzip.decompress((folder / "tokenizer.json.gz").read_bytes()))
     return target
 

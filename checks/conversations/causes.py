@@ -1,10 +1,13 @@
 """What of a data verdict a user should mend first: the cause before what follows from it."""
 
-from checks.verdict import Outcome, Part, Problem
+import shlex
+
+from checks.verdict import Outcome, Part, Problem, ProblemKind
 
 _ORDER = (
     "run/rank-died",
     "ids/packing/packing-differs",
+    "ids/content/other-template",
     "ids/content/double-bos",
     "ids/content/content-differs",
     "ids/content/row-unexpected",
@@ -52,3 +55,37 @@ def _places(parts: list[Part], name: str, code: str) -> set[str]:
         for problem in part.problems
         if problem.code == code
     }
+
+
+_RENDERED_OTHERWISE = {"content-differs", "row-unexpected", "double-bos"}
+"""What rows that another template rendered look like."""
+
+
+def template_named(parts: list[Part], other: str) -> list[Part]:
+    """The parts, with the run's own template as the first cause where rows are rendered otherwise.
+
+    ``other``: the template that the run rendered with, where it is not the reference's; else empty. A
+    template that adds marks alone renders the same rows, so rows that are right stay so.
+    """
+    return [_with_template(part, other) if other and part.name == "ids/content" else part for part in parts]
+
+
+def _with_template(part: Part, other: str) -> Part:
+    kinds = part.kinds()
+    if not any(kind.outcome is Outcome.FAIL and kind.code in _RENDERED_OTHERWISE for kind in kinds):
+        return part
+    problem = Problem(
+        code="other-template",
+        message=f"the run rendered with another template: {other}",
+        expected="the template that inference uses",
+        found=other,
+        next_step=f"judge with --template {shlex.quote(other)} if inference uses it, else train without it",
+    )
+    return part.model_copy(
+        update={
+            "reason": problem.message,
+            "problems": (problem, *part.problems),
+            "problem_count": part.problem_count + 1,
+            "problem_kinds": (ProblemKind(code=problem.code, outcome=problem.outcome, count=1), *kinds),
+        }
+    )

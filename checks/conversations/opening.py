@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
@@ -22,7 +23,13 @@ from checks.records.runs import RunFolder, file_evidence
 from checks.records.workload import Conversation
 from checks.references.expected import Reference, Templates
 from checks.references.packs import load_pack
-from checks.references.rendering import ChatTemplate, read_template, template_source
+from checks.references.rendering import (
+    ChatTemplate,
+    RenderError,
+    read_template,
+    render_whole,
+    template_source,
+)
 from checks.references.tokenization import ReleaseTokenizer, StopTokens
 from checks.verdict import Evidence
 
@@ -118,6 +125,41 @@ def templates_of(
     if plain is None or tooled is None or plain.source == tooled.source:
         return Templates.of(next(iter(made.values())))
     return Templates(plain, tooled)
+
+
+def other_template(
+    run: RunFolder | None,
+    templates: Templates,
+    used: dict[str, JsonValue],
+    tokenizer: ReleaseTokenizer,
+    conversations: list[Conversation],
+) -> str:
+    """The template that a run rendered with, where it gives other text than the reference's; else empty.
+
+    One that only marks what is generated gives the same text; one that cannot be read any more, or renders
+    a conversation no longer, counts as another.
+    """
+    named = run.job.inputs.get("template") if run else None
+    if not named:
+        return ""
+    try:
+        source = read_template(Path(named))
+        if source in {template.source for template in templates.distinct}:
+            return ""
+        other = _template(source, named, used, tokenizer)
+        return named if any(_differs(templates, other, row) for row in conversations) else ""
+    except (BadInput, RenderError):
+        return named
+
+
+def _differs(templates: Templates, other: ChatTemplate, row: Conversation) -> bool:
+    """Whether another template gives other text; not where the reference's gives none to compare."""
+    own = templates.plain if row.tools is None else templates.tools
+    try:
+        wanted = render_whole(own, row.messages, row.tools)[1]
+    except RenderError:
+        return False
+    return render_whole(other, row.messages, row.tools)[1] != wanted
 
 
 def _template(

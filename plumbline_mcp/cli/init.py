@@ -140,15 +140,34 @@ def _flag(name: str) -> str:
     return special.get(name, f"--{name}")
 
 
+def _answer(name: str, question: str, default: str | None = None) -> str:
+    """Ask until the answer fits: a mistake is said at once, and what was answered before is kept."""
+
+    def checked(text: str) -> str:
+        from checks.errors import BadInput
+        from plumbline_mcp.errors import UsageError
+        from plumbline_mcp.scan.target_writing import check_answer
+
+        if name == "environment" and text not in _ENVIRONMENTS:
+            raise typer.BadParameter(f"{text!r} is none of {', '.join(_ENVIRONMENTS)}")
+        try:
+            check_answer(name, text)
+        except (BadInput, UsageError) as error:
+            raise typer.BadParameter(f"{error.message}; {error.next_step}") from error
+        return text
+
+    return str(typer.prompt(question, default=default, value_proc=checked, err=True))
+
+
 def _ask(name: str) -> dict[str, str]:
     from checks.references.packs import built_in
 
     if name == "framework":
-        return {name: typer.prompt(f"Framework ({', '.join(built_in())}, or a pack's folder)", err=True)}
+        return {name: _answer(name, f"Framework ({', '.join(built_in())}, or a pack's folder)")}
     if name != "environment":
         what = {"model": "Folder of the official release", "workload": "File of the conversations"}
-        return {name: typer.prompt(what[name], err=True)}
-    kind = typer.prompt(f"Environment ({', '.join(_ENVIRONMENTS)})", default="python", err=True)
+        return {name: _answer(name, what[name])}
+    kind = _answer(name, f"Environment ({', '.join(_ENVIRONMENTS)})", default="python")
     if kind == "pack":
         return {"pack": "yes"}
     texts = {
@@ -156,9 +175,7 @@ def _ask(name: str) -> dict[str, str]:
         "requirements": "File of pinned requirements",
         "image": "Image, NAME@sha256:DIGEST or a file",
     }
-    if kind not in texts:
-        raise typer.BadParameter(f"{kind!r} is no kind of environment", param_hint="Environment")
-    return {kind: typer.prompt(texts[kind], err=True)}
+    return {kind: _answer(kind, texts[kind])}
 
 
 def _given(answers: dict[str, Any]) -> "Given":

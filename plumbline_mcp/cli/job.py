@@ -124,7 +124,22 @@ def wait(identifier: _Id, json_output: Json = False, quiet: Quiet = False, home:
     workspace = _existing(home)
     known = anyio.run(_followed, workspace, identifier, quiet)
     _show(workspace, known, json_output)
-    return ExitCode.PASS if known.state == "succeeded" else ExitCode.COULD_NOT_JUDGE
+    if known.state != "succeeded":
+        return ExitCode.COULD_NOT_JUDGE
+    if not json_output:
+        _print_next(workspace, known.run_id)
+    return ExitCode.PASS
+
+
+def _print_next(workspace: "Workspace", run_id: str) -> None:
+    from checks.references.packs import built_in
+    from plumbline_mcp.cli.following import next_command
+    from plumbline_mcp.cli.screen import console, labelled
+
+    job = workspace.run(run_id).job
+    framework = job.framework if job.framework in built_in() else ""  # a job does not store its pack's folder
+    following = next_command(run_id, job.procedure, framework, job.inputs)
+    console().print(labelled("next: ", following, limit=4000), soft_wrap=True)
 
 
 def cancel(

@@ -224,6 +224,7 @@ def _inputs(pairs: list[str]) -> dict[str, Path | None]:
 
 
 def _print(done: "RunFolder", launch: "Launch", stored: "StoredRun") -> None:
+    from plumbline_mcp.cli.following import next_command
     from plumbline_mcp.cli.run_view import print_ranks
     from plumbline_mcp.cli.screen import console, labelled
 
@@ -236,29 +237,5 @@ def _print(done: "RunFolder", launch: "Launch", stored: "StoredRun") -> None:
     clean = stored.outcome == "succeeded"
     # after a failure a check has nothing to judge
     failed = f"plumbline show {done.job.run_id}, or the log above, says why; correct it and run it again"
-    following = _next(done.job.run_id, launch) if clean else failed
-    out.print(labelled("next:   ", following), soft_wrap=True)
-
-
-def _next(run_id: str, launch: "Launch") -> str:
-    """The command that takes the run further, as one types it: paths are quoted for the shell."""
-    import shlex
-
-    from plumbline_mcp.engines.procedures import load_procedure
-
-    common = f"--framework {shlex.quote(launch.framework)}"
-    inputs = {name: shlex.quote(str(path)) for name, path in launch.inputs.items()}
-    model = f"--model {inputs['model']}"
-    following = {
-        "rows": f"check data {model} --workload {inputs.get('workload')} --rows {run_id} {common}",
-        "export": f"check export --original {inputs['model']} --export {run_id} {common}",
-        "dry_run": f"run load {model} {common}",  # it built the model without its weights: nothing to judge
-        "load": f"check load --run {run_id} {model} {common}",
-    }
-    template = (
-        f" --template {inputs['template']}" if launch.procedure == "rows" and "template" in inputs else ""
-    )
-    if launch.procedure in following:
-        return f"plumbline {following[launch.procedure]}{template}"
-    feeds = load_procedure(launch.procedure).feeds
-    return f"plumbline check {feeds[0]} --run {run_id} {common}" if feeds else f"plumbline show {run_id}"
+    following = next_command(done.job.run_id, launch.procedure, launch.framework, launch.inputs)
+    out.print(labelled("next:   ", following if clean else failed, limit=4000), soft_wrap=True)

@@ -1,9 +1,11 @@
 """From a launch to a run folder that can be started: the job, its hooks and the exact text that runs."""
 
+import difflib
 import hashlib
 import os
 import shlex
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -124,11 +126,18 @@ def checked_settings(pack: Pack, procedure: str, given: dict[str, JsonValue]) ->
     for name, value in given.items():
         if name not in known:
             raise UsageError(
-                f"pack {pack.name} has no setting {name!r} for {procedure}", f"known: {', '.join(known)}"
+                f"pack {pack.name} has no setting {name!r} for {procedure}", setting_hint(name, known)
             )
         _check_value(known[name], value)
     defaults = {name: setting.default for name, setting in known.items() if setting.default is not None}
     return {**defaults, **{name: value for name, value in given.items() if value is not None}}
+
+
+def setting_hint(name: str, known: Collection[str]) -> str:
+    """The setting that an unknown name is likely to mean, and those that are known."""
+    near = difflib.get_close_matches(name, known, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"{meant}known: {', '.join(known) or 'none'}"
 
 
 _TYPES: dict[str, type | tuple[type, ...]] = {

@@ -20,7 +20,7 @@ from checks.records.runs import RunFolder
 from checks.references.packs import Pack, load_pack
 from checks.verdict import Frozen, Outcome, Verdict, combine
 from plumbline_mcp.engines.foreground import run
-from plumbline_mcp.engines.launching import Launch, checked_settings
+from plumbline_mcp.engines.launching import Launch, checked_settings, setting_hint
 from plumbline_mcp.engines.procedures import load_procedure
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.service import run_check
@@ -175,7 +175,7 @@ def check_recipe(pack: Pack, subject: Subject, steps: tuple[ScanStep, ...]) -> N
     for name in subject.recipe:
         if name not in known:
             raise UsageError(
-                f"no procedure of this scan has a setting {name!r}", f"pack {pack.name} has: {_listed(known)}"
+                f"no procedure of this scan has a setting {name!r}", setting_hint(name, sorted(known))
             )
     for job in subject.settings:
         if job not in jobs:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from pydantic import JsonValue
 from checks.errors import BadInput
 from checks.references.packs import Pack, Setting, load_pack
 from checks.verdict import Frozen
+from plumbline_mcp.engines.requirements import read_requirements
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.target import Target, checked_target
 from plumbline_mcp.temporaries import temporary_beside
 
-_DESCRIPTION = 70
+_WIDTH = 100
 
 
 class Given(Frozen):
@@ -63,6 +65,19 @@ def write_target(path: Path, given: Given, *, force: bool = False) -> Target:
     return target
 
 
+def check_answer(name: str, text: str) -> None:
+    """Raise `BadInput` or `UsageError` for a value of `Given` that does not fit by itself, in this folder."""
+    place = Path(text).expanduser()
+    if name == "framework":
+        load_pack(text)
+    elif name == "model" and not (place / "config.json").is_file():
+        raise UsageError(f"{text} holds no config.json", "name the folder of a release as published")
+    elif name in ("workload", "python") and not place.is_file():
+        raise UsageError(f"there is no file {text}", "relative paths are relative to this folder")
+    elif name == "requirements":
+        read_requirements(place, hashed=False)
+
+
 def target_text(path: Path, given: Given) -> str:
     """The text of the file."""
     return "\n".join(_lines(path, given)) + "\n"
@@ -82,7 +97,7 @@ def _lines(path: Path, given: Given) -> Iterator[str]:
     yield ""
     yield from _environment(path, given)
     yield ""
-    yield "# Settings of the recipe; each goes to every job that knows it."
+    yield "# Settings of the recipe; each goes to every job that knows it. Remove one # to give a setting."
     yield "[recipe]"
     for name, value in given.recipe.items():
         yield f"{_key(name)} = {_value(value)}"
@@ -118,18 +133,21 @@ def _further(pack: Pack, named: set[str]) -> Iterator[str]:
     for setting in pack.settings.setting:
         if setting.status == "supported" and setting.name not in told:
             told.add(setting.name)
-            yield f"# {_key(setting.name)} = {_default(setting)}  # {_clipped(setting.description)}"
+            yield ""
+            yield from textwrap.wrap(
+                setting.description, _WIDTH, initial_indent="## ", subsequent_indent="## "
+            )
+            yield f"# {_key(setting.name)} = {_default(setting)}"
 
 
 def _default(setting: Setting) -> str:
+    """A value that TOML reads; where there is no default one that the check of a target refuses by name."""
     if setting.default is not None:
         return _value(setting.default)
-    return _value(setting.choices[0]) if setting.choices else f"<{setting.type}, none by default>"
-
-
-def _clipped(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _DESCRIPTION else line[: _DESCRIPTION - 1].rstrip() + "…"
+    if setting.choices:
+        return f"{_value(setting.choices[0])}  # or {', '.join(setting.choices[1:])}; none by default"
+    kept = {"list": "[]", "object": "{}"}
+    return f"{kept.get(setting.type, _value(f'<{setting.type}>'))}  # none by default"
 
 
 def _framework(path: Path, named: str) -> str:

@@ -174,7 +174,7 @@ def test_packed_documents_of_a_record_are_told_apart(tmp_path: Path, release: Pa
 def test_a_rank_that_died_fails(tmp_path: Path, release: Path, ended: dict[str, Any], words: str) -> None:
     run = write_run(tmp_path / "run", {0: documents([0])}, {1: ended}, world_size=2)
     verdict = judged(tmp_path, release, run)
-    assert verdict.outcome is Outcome.FAIL
+    assert verdict.outcome is Outcome.FAIL, verdict.reason
     assert [(problem.code, problem.place.rank) for _, problem in verdict.problems()] == [("rank-died", 1)]
     assert words in verdict.reason
 
@@ -225,9 +225,26 @@ def test_the_template_a_run_trained_with_is_no_reference(tmp_path: Path, release
     job = json.loads((run / "job.json").read_text("utf-8")) | {"inputs": {"template": str(other)}}
     (run / "job.json").write_text(json.dumps(job), "utf-8")
     verdict = judged(tmp_path, release, seal(run))
-    assert verdict.outcome is Outcome.FAIL
+    assert verdict.outcome is Outcome.FAIL, verdict.reason
     assert verdict.settings["template"] == "tokenizer_config.json"
     assert verdict.settings["template_of_the_run"] == str(other)
+    assert f"the run rendered with another template: {other}" in verdict.reason
+    assert f"judge with --template {other} if inference uses it" in verdict.next_step
+    content = next(part for part in verdict.parts if part.name == "ids/content")
+    assert content.problem_count == sum(kind.count for kind in content.problem_kinds)
     named = judged(tmp_path, release, run, template=other)
     assert named.outcome is Outcome.PASS, named.reason
     assert "other.jinja stands in for the release's own" in named.stand_ins[0]
+
+
+def test_a_template_that_renders_the_same_rows_is_no_cause(tmp_path: Path, release: Path) -> None:
+    """Marks alone change no row: it passes, and a failure of another kind keeps its own cause."""
+    marked = tmp_path / "marked.jinja"
+    marked.write_text(tiny_release.TEMPLATE + "{# marked #}", "utf-8")
+    for name, dump in (("whole", tiny_release.rows()), ("short", tiny_release.rows()[1:])):
+        run = write_run(tmp_path / name, {0: dump})
+        job = json.loads((run / "job.json").read_text("utf-8")) | {"inputs": {"template": str(marked)}}
+        (run / "job.json").write_text(json.dumps(job), "utf-8")
+        verdict = judged(tmp_path, release, seal(run))
+        assert verdict.outcome is (Outcome.PASS if name == "whole" else Outcome.FAIL), verdict.reason
+        assert "another template" not in verdict.reason

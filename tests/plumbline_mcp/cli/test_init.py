@@ -3,11 +3,14 @@
 import json
 import os
 import pty
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from checks.references.packs import built_in
 from plumbline_mcp.scan.target import load_target
 from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline
 
@@ -43,6 +46,7 @@ def test_flags_become_a_target_that_loads(folder: Path) -> None:
         ((*FLAGS, "--pack-environment", "--image", "x"), "name two environments"),
         ((*FLAGS, "--image", "trainer:latest"), "names no content"),
         ((*FLAGS, "--pack-environment", "--set", "epochs=0"), "setting epochs is 0; give at least 1"),
+        ((*FLAGS, "--pack-environment", "--set", "epoch=1"), "did you mean epochs?"),
         ((*FLAGS, "--pack-environment", "--set", "epochs"), "'epochs' is not NAME=VALUE"),
     ],
 )
@@ -72,17 +76,35 @@ def test_what_no_flag_says_is_asked_on_a_terminal(folder: Path) -> None:
         os.chdir(folder)
         variables = environment(folder / "home", TERM="dumb", COLUMNS="100")
         os.execve(LAUNCHER, [str(LAUNCHER), "init", "--framework", "transformers"], variables)  # noqa: S606 - a pty needs a fork
-    os.write(descriptor, f"release\nrows.jsonl\npython\n{sys.executable}\n".encode())
+    answers = ("relaese", "release", "no.jsonl", "rows.jsonl", "pyhton", "python", "none", sys.executable)
+    os.write(descriptor, "".join(f"{answer}\n" for answer in answers).encode())
+    said = b""
     while True:
         try:
-            if not os.read(descriptor, 65536):
+            if not (read := os.read(descriptor, 65536)):
                 break
+            said += read
         except OSError:
             break
     _, status = os.waitpid(child, 0)
     os.close(descriptor)
     assert os.waitstatus_to_exitcode(status) == 0
     assert load_target(folder / "target.toml").file.environment.python == Path(sys.executable)
+    for mistake in ("relaese holds no config.json", "there is no file no.jsonl", "'pyhton' is none of"):
+        assert mistake in " ".join(said.decode().split())
+
+
+def test_each_commented_setting_can_be_uncommented(folder: Path) -> None:
+    for framework in built_in():
+        flags = ("--framework", framework, *FLAGS[2:], "--pack-environment", "--force")
+        done = plumbline("init", *flags, home=folder / "home", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        text = (folder / "target.toml").read_text("utf-8")
+        assert "…" not in text
+        commented = [line for line in text.splitlines() if re.match("# [a-z_]+ = ", line)]
+        assert any("max_length" in line for line in commented)
+        known = tomllib.loads("\n".join(line[2:] for line in commented))
+        assert set(known) == {line.split()[1] for line in commented}
 
 
 def test_a_target_and_a_plant_do_not_go_together(folder: Path) -> None:

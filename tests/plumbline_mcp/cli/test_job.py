@@ -54,6 +54,8 @@ def test_a_detached_job_is_listed_followed_and_waited_for(home: Path) -> None:
     known = json.loads(waited.stdout)
     assert (known["state"], known["exit_code"], known["approval"]) == ("succeeded", 0, "none")
     assert following.communicate(timeout=60)[0] == "\\x1b[2J begun café\nended\n"
+    told = plumbline("job", "wait", run.name, "--quiet", home=home).stdout
+    assert f"next: plumbline check export --original {home.parent / 'model'} --export {run.name}" in told
     assert plumbline("job", "list", "--active", home=home).stdout == "no job runs now\n"
     page = json.loads(plumbline("job", "logs", run.name, "--offset", "-6", "--json", home=home).stdout)
     assert (page["text"], page["next_offset"], page["size"]) == ("ended\n", page["size"], page["size"])

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from checks.records.runs import Exit, Job, RunFolder
-from plumbline_mcp.cli.run import _next
+from plumbline_mcp.cli.following import next_command
 from plumbline_mcp.cli.run_view import ending, log_of, print_ranks, run_ending
 from plumbline_mcp.cli.screen import console
-from plumbline_mcp.engines.launching import Launch
 from plumbline_mcp.workspace import Workspace
 from tests.plumbline_mcp.cli.launching import plumbline
 
@@ -98,8 +97,8 @@ def test_a_missing_input_is_named_as_its_option(tmp_path: Path) -> None:
 def test_the_next_command_is_one_that_takes_the_run(procedure: str, tmp_path: Path) -> None:
     """It is typed as printed; it gets as far as the inputs, which are not there."""
     inputs = {"model": tmp_path / "a model", "workload": tmp_path / "it's.jsonl", "template": tmp_path / "t"}
-    wanted = Launch(framework="trl", procedure=procedure, interpreter=Path(sys.executable), inputs=inputs)
-    command = shlex.split(_next(f"{procedure}-0001", wanted))
+    command = shlex.split(next_command(f"{procedure}-0001", procedure, "trl", inputs))
+    assert (command[-2:] == ["--template", str(inputs["template"])]) == (procedure == "rows")
     assert command[0] == "plumbline"
     Workspace.open(tmp_path / "home").close()
     ended = plumbline(*command[1:], "--json", home=tmp_path / "home")
