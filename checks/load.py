@@ -27,6 +27,7 @@ from checks.loading.parts import (
 from checks.loading.ranks import rank_problems
 from checks.loading.values_part import ValuesFound, compare_values_of
 from checks.records.model_records import RankModel, Recorded, read_models
+from checks.records.run_ends import refuse_cancelled
 from checks.records.runs import RunFolder, read_json
 from checks.references.checkpoints.formats import TORCH_NAMES
 from checks.references.checkpoints.sources import evidence, open_reference
@@ -58,7 +59,8 @@ class LoadCheck(Check[LoadInputs, LoadCase]):
     safetensors itself, decodes low-precision formats with its own decoders, arranges the tensors as the
     pack's name map says, casts them once to the recipe's dtype, and compares digests shard by shard. Where
     they differ, whole values or samples say how: transposed, permuted, wrongly scaled, re-initialised,
-    copied in part.
+    copied in part. A framework that builds the model without memory leaves nothing to fill: what its loader
+    leaves out is then initialised and shows under `values`, and `filled` does not apply.
     """
 
     name = "load"
@@ -104,6 +106,7 @@ class LoadCheck(Check[LoadInputs, LoadCase]):
                 f"run {run.job.run_id} is of the procedure {run.job.procedure!r}, not load",
                 "name a run of the procedure load: plumbline run load --model RELEASE",
             )
+        refuse_cancelled(run)
         checkpoint = open_reference(inputs.model, "model")
         pack = load_pack(inputs.framework or run.job.framework)
         names = load_names(pack)

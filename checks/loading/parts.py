@@ -163,7 +163,10 @@ def _dtype(case: LoadCase, expected: Expected, entry: Recorded) -> Problem:
 
 
 def filled_part(case: LoadCase) -> Part:
-    """No element is left as it was filled: no NaN of a fill, and both loads end with the same bytes."""
+    """No element is left as it was filled: no NaN of a fill, and both loads end with the same bytes.
+
+    Where nothing held memory before the load, nothing was filled, and an empty look is no pass.
+    """
     passes = [when for when in PASSES if any(rank.at(when) for rank in case.ranks)]
     held = {when: case.loadable() if when == case.moment else case.holders(when) for when in passes}
     named = {name for _, line in case.fills() for name in line.names}
@@ -181,8 +184,16 @@ def filled_part(case: LoadCase) -> Part:
     )
     if len(passes) == 1:
         problems.append(_one_pass(passes[0]))
+    if last and not problems and named.isdisjoint(last):
+        return not_applicable("filled", _NOTHING_FILLED.format(len(last)))
     coverage = Coverage(judged=judged, total=len(last), unit="tensors")
     return part_of("filled", problems, coverage=coverage, notes=(note,), limit=MAX_PROBLEMS_LISTED)
+
+
+_NOTHING_FILLED = (
+    "none of {} tensors held memory before the load: the framework builds the model without any; what"
+    " its loader leaves out is then initialised, and shows under values"
+)
 
 
 def _one_pass(when: str) -> Problem:

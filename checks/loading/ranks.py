@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from checks.loading.case import PASSES
 from checks.records.model_records import RankModel
+from checks.records.run_ends import died
 from checks.records.runs import Exit, RunFolder
-from checks.references.checkpoints.sources import last_line
 from checks.verdict import Outcome, Place, Problem
 
 
@@ -22,13 +22,7 @@ def rank_problems(run: RunFolder, ranks: list[RankModel]) -> list[Problem]:
 def _of_rank(run: RunFolder, rank: int, ended: Exit | None, recorded: RankModel | None) -> Iterator[Problem]:
     place, log = Place(rank=rank), f"read logs/rank-{rank:05d}.err of the run"
     if ended is None or not ended.clean:
-        bystander = ended is not None and ended.stopped
-        yield Problem(
-            code="rank-stopped" if bystander else "rank-died",
-            message=f"rank {rank} {_ending(ended)}; its last line of stderr: {last_line(run, rank)}",
-            place=Place(rank=rank, file=f"logs/rank-{rank:05d}.err"),
-            next_step=log,
-        )
+        yield died(run, rank, ended)
     elif recorded is not None and recorded.failed:
         yield Problem(
             code="recorder-failed",
@@ -45,18 +39,6 @@ def _of_rank(run: RunFolder, rank: int, ended: Exit | None, recorded: RankModel 
             place=place,
             next_step=log,
         )
-
-
-def _ending(ended: Exit | None) -> str:
-    if ended is None:
-        return "left no exit file"
-    if ended.stopped:
-        return "was told to stop after another rank failed"
-    if ended.timed_out:
-        return "ran out of time"
-    return (
-        f"was ended by signal {ended.signal}" if ended.signal is not None else f"ended with code {ended.code}"
-    )
 
 
 def _plain(text: str) -> str:

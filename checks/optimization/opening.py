@@ -9,10 +9,10 @@ from pydantic import Field, JsonValue
 from checks.check import Context, Inputs, Progress
 from checks.errors import BadInput, Inconclusive, NotEvaluated
 from checks.optimization.case import StepCase
-from checks.records.runs import Exit, RunFolder, read_json
+from checks.records.run_ends import died, refuse_cancelled
+from checks.records.runs import RunFolder, read_json
 from checks.records.step_soundness import require_sound
 from checks.records.steps import RankSteps, read_rank
-from checks.references.checkpoints.sources import last_line
 from checks.references.packs import Pack, load_pack, pack_evidence
 from checks.references.recipe import read_recipe
 from checks.verdict import Evidence, Outcome, Place, Problem
@@ -34,6 +34,7 @@ def open_case(inputs: StepInputs, progress: Progress) -> StepCase:
     if not inputs.run.is_dir():
         raise BadInput(f"{inputs.run} is no run folder", "name a folder under runs/, or the id of a run")
     run = RunFolder.open(inputs.run)
+    refuse_cancelled(run)
     pack = load_pack(inputs.framework or run.job.framework)
     recipe = read_recipe(run.job.settings, pack.decays())
     ranks, evidence = list[RankSteps](), list[Evidence]()
@@ -65,13 +66,7 @@ def _rank_problems(run: RunFolder, ranks: list[RankSteps]) -> Iterator[Problem]:
         ended, steps = exits.get(rank), recorded.get(rank)
         log = f"logs/rank-{rank:05d}.err"
         if ended is None or not ended.clean:
-            bystander = ended is not None and ended.stopped
-            yield Problem(
-                code="rank-stopped" if bystander else "rank-died",
-                message=f"rank {rank} {_ending(ended)}; its last line of stderr: {last_line(run, rank)}",
-                place=Place(rank=rank, file=log),
-                next_step=f"read {log} of the run",
-            )
+            yield died(run, rank, ended)
         elif steps is None or steps.failed or not steps.lines:
             failed = steps is not None and steps.failed
             yield Problem(
@@ -83,16 +78,6 @@ def _rank_problems(run: RunFolder, ranks: list[RankSteps]) -> Iterator[Problem]:
                 place=Place(rank=rank, file=log),
                 next_step=f"read {log} of the run, and rerun the procedure",
             )
-
-
-def _ending(ended: Exit | None) -> str:
-    if ended is None:
-        return "left no exit file"
-    if ended.timed_out or ended.stopped:
-        return "ran out of time" if ended.timed_out else "was told to stop after another rank failed"
-    return (
-        f"was ended by signal {ended.signal}" if ended.signal is not None else f"ended with code {ended.code}"
-    )
 
 
 def _context(inputs: StepInputs, run: RunFolder, pack: Pack, evidence: list[Evidence]) -> Context:

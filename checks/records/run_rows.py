@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from checks.errors import BadInput, Inconclusive
 from checks.records.rows import Dump, Sequence
 from checks.records.rows_safetensors import read_safetensors, rows_metadata
+from checks.records.run_ends import died, refuse_cancelled
 from checks.records.runs import RunFolder
 from checks.verdict import Evidence, Outcome, Place, Problem
 
@@ -21,9 +22,11 @@ class RunRows:
 
 
 def read_run_rows(run: RunFolder) -> RunRows:
-    """Every sequence of every rank, by epoch, batch and rank. Raises `Inconclusive` when a record does
-    not hold.
+    """Every sequence of every rank, by epoch, batch and rank.
+
+    Raises `NotEvaluated` of a job that was cancelled, `Inconclusive` when a record does not hold.
     """
+    refuse_cancelled(run)
     sequences, evidence, layouts = list[Sequence](), list[Evidence](), set[str]()
     for folder in run.rank_folders():
         rank = int(folder.rpartition("-")[2]) if folder.rpartition("-")[2].isdecimal() else -1
@@ -56,11 +59,7 @@ def _rank_problems(run: RunFolder, recorded: set[int]) -> list[Problem]:
     for rank in range(run.job.world_size):
         ended = exits.get(rank)
         if ended is None or not ended.clean:
-            how = "left no exit file" if ended is None else _ending(ended.code, ended.signal, ended.timed_out)
-            message = f"rank {rank} {how}"
-            problems.append(
-                Problem(code="rank-died", message=message, place=Place(rank=rank), next_step=_LOG)
-            )
+            problems.append(died(run, rank, ended))
         elif rank not in recorded:
             problems.append(
                 Problem(
@@ -71,13 +70,7 @@ def _rank_problems(run: RunFolder, recorded: set[int]) -> list[Problem]:
                     next_step=_LOG,
                 )
             )
-    return problems
+    return sorted(problems, key=lambda problem: problem.code == "rank-stopped")
 
 
 _LOG = "read the rank's log in the run folder"
-
-
-def _ending(code: int | None, signal: int | None, timed_out: bool) -> str:
-    if timed_out:
-        return "ran out of time"
-    return f"was ended by signal {signal}" if signal is not None else f"ended with code {code}"

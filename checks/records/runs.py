@@ -158,7 +158,15 @@ class RunFolder:
     def ending(self) -> Ending | None:
         """How the whole job ended; None where the engine of that time did not write it."""
         name = "exit/job.json"
-        return Ending.model_validate(read_json(self.verified(name))) if name in self.manifest else None
+        if name not in self.manifest:
+            return None
+        try:
+            return Ending.model_validate(read_json(self.verified(name)))
+        except ValidationError as error:
+            met = error.errors()[0]["msg"]
+            raise Inconclusive(
+                f"run {self.job.run_id}: {name} does not fit the record schema: {met}"
+            ) from error
 
     def rank_folders(self) -> list[str]:
         """``records/rank-00000`` ... of every rank that recorded anything."""

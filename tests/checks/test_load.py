@@ -151,6 +151,20 @@ def test_what_differs_between_two_loads(release: Path, tmp_path: Path) -> None:
     assert codes(verdict) == {("filled", "differs-between-loads")}
 
 
+def test_a_load_into_no_memory_is_no_look_at_what_was_filled(release: Path, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run", dtype="bfloat16")
+    for when in ("loaded-1", "loaded-2"):
+        run.model(loaded(release), when)
+    empty = part(load_check(run.seal(), release), "filled")
+    assert (empty.applicable, empty.outcome) == (False, Outcome.NOT_EVALUATED)
+    assert "none of 21 tensors held memory before the load" in empty.reason
+    fill = {"format": 1, "pass": 1, "point": "before", "pattern": "nan", "names": [DOWN, "scratch"]}
+    run.append("records/rank-00000/fills.jsonl", [fill])
+    looked = part(load_check(run.seal(), release), "filled")
+    assert (looked.applicable, looked.outcome) == (True, Outcome.PASS)
+    assert "1 of 21 tensors held memory" in looked.notes[0]
+
+
 def test_a_single_load_cannot_show_that_integers_were_loaded(release: Path, tmp_path: Path) -> None:
     run = RunWriter(tmp_path / "run", dtype="bfloat16")
     run.model(loaded(release), "loaded-1")

@@ -6,6 +6,7 @@ from itertools import combinations
 from pathlib import Path
 
 from checks.errors import BadInput, Inconclusive, NotEvaluated
+from checks.records.run_ends import how_it_ended, refuse_cancelled, where_to_look
 from checks.records.runs import RunFolder, is_run_folder
 from checks.references.checkpoints.folder import (
     DOCUMENTS,
@@ -19,8 +20,6 @@ from checks.references.checkpoints.merging import WEIGHTS
 from checks.rules import FULL_DIGEST_BYTES
 from checks.verdict import DigestOf, Evidence, Place, Problem
 
-_LAST_LINE = 300
-_TAIL = 64 * 1024
 _ADAPTER_SUFFIXES = (".json", ".safetensors", ".bin", ".pt")
 
 
@@ -79,20 +78,16 @@ def _open_run(run: RunFolder) -> Opened:
             f"run {run.job.run_id} is of the procedure {run.job.procedure!r}, not export",
             "name a run of the export procedure, or an export folder",
         )
-    exits = run.exits()
+    refuse_cancelled(run)
+    exits = sorted(run.exits(), key=lambda rank: rank.stopped and not rank.timed_out)
     if not exits:
         raise NotEvaluated(f"run {run.job.run_id} has no exit file", "rerun the procedure")
     failed = next((rank for rank in exits if not rank.clean), None)
     if failed is not None:
-        how = (
-            "ran out of time"
-            if failed.timed_out
-            else f"ended with code {failed.code}, signal {failed.signal}"
-        )
-        line = last_line(run, failed.rank)
-        message = f"the exporter failed: rank {failed.rank} {how}; its last line of stderr: {line}"
+        message = f"the exporter failed: rank {failed.rank} {how_it_ended(run, failed.rank, failed)}"
         place = Place(rank=failed.rank, file=f"logs/rank-{failed.rank:05d}.err")
-        step = "read the rank's log in the run folder, repair the export and run it again"
+        step = where_to_look(run, failed.rank, failed)
+        step += "" if failed.timed_out else ", repair the export and run it again"
         problem = Problem(code="exporter-failed", message=message, place=place, next_step=step)
         return Opened(None, (problem,), run)
     for name in run.files(f"{run.job.output}/"):
@@ -176,19 +171,6 @@ def _stray(name: str) -> Problem:
         place=Place(file=name),
         next_step="delete the file if an older export left it, or write an index that names every file",
     )
-
-
-def last_line(run: RunFolder, rank: int) -> str:
-    """The last line a rank wrote to stderr, escaped and clipped: text from a job, untrusted."""
-    name = f"logs/rank-{rank:05d}.err"
-    if name not in run.manifest:
-        return "(none)"
-    path = run.verified(name)
-    with path.open("rb") as file:
-        file.seek(max(0, run.manifest[name][1] - _TAIL))
-        lines = [line for line in file.read(_TAIL).decode("utf-8", "replace").splitlines() if line.strip()]
-    text = lines[-1] if lines else "(none)"
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)[:_LAST_LINE]
 
 
 def _open_folder(folder: Path) -> Opened:
