@@ -240,7 +240,10 @@ def test_the_template_a_run_trained_with_is_no_reference(tmp_path: Path, release
 def test_a_template_that_renders_the_same_rows_is_no_cause(tmp_path: Path, release: Path) -> None:
     """Marks alone change no row: it passes, and a failure of another kind keeps its own cause."""
     marked = tmp_path / "marked.jinja"
-    marked.write_text(tiny_release.TEMPLATE + "{# marked #}", "utf-8")
+    body = "{{ m.content }}<|end|>\n"
+    text = tiny_release.TEMPLATE.replace(body, "{% generation %}" + body + "{% endgeneration %}")
+    assert text != tiny_release.TEMPLATE
+    marked.write_text(text, "utf-8")
     for name, dump in (("whole", tiny_release.rows()), ("short", tiny_release.rows()[1:])):
         run = write_run(tmp_path / name, {0: dump})
         job = json.loads((run / "job.json").read_text("utf-8")) | {"inputs": {"template": str(marked)}}
