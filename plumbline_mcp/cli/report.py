@@ -44,7 +44,8 @@ def report(
 
     The newest verdict on each subject counts; the earlier ones are listed below it. A subject is a check on
     the same inputs with the same content and options; runs of one procedure with the same inputs and the
-    same settings are one subject. A verdict that decided nothing takes the place of no failure.
+    same settings are one subject, and of them the newest run counts. A verdict that decided nothing takes the
+    place of no failure.
 
     Example: plumbline report --output scan-of-today
     """

@@ -1,4 +1,4 @@
-"""The status of the scan: no failure is hidden, each run has its own verdict, a refused recipe comes first."""
+"""The status of the scan: no failure is hidden, each run has its own verdict, a refusal comes first."""
 
 import json
 from pathlib import Path
