@@ -216,8 +216,10 @@ def _clipped_by(case: StepCase, local: bool) -> StepCase:
     step, largest = _step(case), case.recipe.max_grad_norm
     squares = {rank.rank: _squares(rank.line(step)) for rank in case.ranks}
     whole = _whole_square(case, step)
-    if not largest or whole <= 0:
+    if not largest:
         raise NotApplicable("the recipe clips nothing")
+    if whole <= 0:
+        raise NotApplicable(f"every gradient of step {step} is zero, so there is nothing to clip")
     right = min(1.0, largest / math.sqrt(whole))
     changes: dict[int, dict[str, np.ndarray]] = {}
     differs = False
@@ -296,15 +298,18 @@ def _unsynchronised(case: StepCase) -> StepCase:
 
 def _moment_kept(case: StepCase) -> StepCase:
     step = _step(case)
+    zero = False
     for shard in shards(case, step):
         for key in shard.first.state_keys(shard.parameter, "after"):
             name = f"state.after.{shard.parameter}.{key}"
             tensor = shard.first.tensors[name]
             values = shard.first.array(name)
             is_moment = key not in ("step", "RMS") and tensor.dtype in ("F32", "BF16", "F16", "F64")
+            zero |= is_moment and not values.any()
             if is_moment and values.any() and np.isfinite(values).all():
                 return case.with_tensors(step, {rank: {name: values * 2} for rank, _ in shard.holders})
-    raise NotApplicable("the optimizer keeps no state")
+    why = f"every moment is zero after step {step}" if zero else "the optimizer keeps no state"
+    raise NotApplicable(why)
 
 
 def _adapter_unscaled(case: StepCase) -> StepCase:

@@ -31,6 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "detached": {"fault": "detached"},
         "detached-adapters": {"fault": "detached", "lora": {"r": 4, "alpha": 32}},
         "masked-trained": {"fault": "masked_trained"},
+        "all-masked": {"fault": "all_masked"},
         "no-rate": {"schedule": "linear", "warmup_steps": 2, "record_steps": [1]},
     }
     return train_all(tmp_path_factory.mktemp("evidence"), scenarios)
@@ -178,6 +179,13 @@ def test_an_adapter_that_no_gradient_reaches_is_no_pass(trained: dict[str, Path]
     found = outcomes(verdict)
     assert (found["adapters"], found["update"]) == (Outcome.NOT_EVALUATED, Outcome.INCONCLUSIVE)
     assert any("scaling of 1 of 2 adapted layers" in problem.message for _, problem in verdict.problems())
+
+
+def test_where_nothing_is_supervised_the_injections_say_that_all_is_zero(trained: dict[str, Path]) -> None:
+    reasons = {one.fault: one.detail for one in judged(trained["all-masked"]).injected}
+    assert reasons["not clipped"] == "every gradient of step 1 is zero, so there is nothing to clip"
+    assert reasons["clipped by the local norm"] == reasons["not clipped"]
+    assert reasons["a doubled moment"] == "every moment is zero after step 1"
 
 
 def test_a_loss_over_masked_tokens_has_no_excuse(trained: dict[str, Path]) -> None:
