@@ -16,6 +16,7 @@ import checks
 from checks.records.runs import Job
 from checks.references.packs import Pack, Setting, load_pack
 from checks.verdict import Frozen
+from plumbline_mcp.engines import images, temporary_folder
 from plumbline_mcp.engines.procedures import PROCEDURES, Procedure, load_procedure
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.version import system_version
@@ -168,6 +169,7 @@ def write_run(prepared: Prepared, run: Path) -> Job:
     for name in ("hooks/plants", "logs", "exit", "records", "output", "scratch/home", "scratch/tmp"):
         (run / name).mkdir(parents=True)
     _write_hooks(prepared, run)
+    temporary_folder.link(run, _temporary_folder(prepared.job, run))
     text = render(prepared.job, run, prepared.script.name)
     (run / "job.sh").write_text(text, encoding="utf-8")
     names = [path for path in sorted((run / "hooks").rglob("*")) if path.is_file()]
@@ -214,7 +216,7 @@ def job_variables(job: Job, run: Path) -> dict[str, str]:
             "PATH": f"{Path(job.interpreter).parent}:/usr/local/bin:/usr/bin:/bin",
             "PLUMBLINE_RUN": str(run),
             "HOME": f"{run}/scratch/home",
-            "TMPDIR": f"{run}/scratch/tmp",
+            "TMPDIR": str(_temporary_folder(job, run)),
             "XDG_CACHE_HOME": f"{run}/scratch/cache",
             "HF_HOME": f"{run}/scratch/cache/huggingface",
             "HF_HUB_OFFLINE": "1",
@@ -227,6 +229,12 @@ def job_variables(job: Job, run: Path) -> dict[str, str]:
             "TZ": "UTC",
         }
     )
+
+
+def _temporary_folder(job: Job, run: Path) -> Path:
+    """A container sees the run at its own place and no link of ours beside it."""
+    contained = images.runtime_of(Path(job.interpreter)) is not None
+    return temporary_folder.own_folder(run) if contained else temporary_folder.temporary_folder(run)
 
 
 def _sha256(content: bytes) -> str:

@@ -65,7 +65,7 @@ def test_a_right_merge_passes_within_the_derived_bound(base: Path, tmp_path: Pat
     adapter = _adapter(tmp_path / "adapter")
     verdict = export_check(base, _merged(base, adapter, tmp_path / "x"), adapter=adapter)
     assert (verdict.outcome, codes(verdict)) == (Outcome.PASS, set())
-    assert str(part(verdict, "adapter").coverage) == "2/2 adapted tensors"
+    assert str(part(verdict, "adapter").coverage) == "2 of 2 adapted tensors"
     measured = next(m for m in part(verdict, "values").measurements if m.rule == "MERGE_ROUNDINGS")
     assert 0 < float(measured.value or 0) <= 1
     caught = {injection.fault: injection.result for injection in verdict.injected}

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from plumbline_mcp.engines import temporary_folder
 from plumbline_mcp.engines.confinement.reach import DEVICES, Reach
 
 NOT_HELD = "the size of /tmp and /dev/shm, the user's name"
@@ -36,12 +37,20 @@ def wrapped(reach: Reach, command: list[str]) -> list[str]:
     own = {f"/dev/{name}" for name in DEVICES}
     devices = [path for path in map(str, reach.devices) if path not in own]
     mounted = [text for path in devices for text in ("--dev-bind-try", path, path)]
+    links = [text for path in reach.writes if path.name == "scratch" for text in _temporary(path.parent)]
     base = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108 - inside, and private
-    return [*_program(), *base, *reads, *writes, *mounted, "--remount-ro", "/", "--", *command]
+    return [*_program(), *base, *links, *reads, *writes, *mounted, "--remount-ro", "/", "--", *command]
 
 
 def _program() -> list[str]:
     return [shutil.which("bwrap") or "bwrap", *_ALONE]
+
+
+def _temporary(run: Path) -> Iterator[str]:
+    """The short name of the job's temporary folder, in the private /tmp."""
+    name = temporary_folder.temporary_folder(run)
+    if name != temporary_folder.own_folder(run):
+        yield from ("--symlink", str(temporary_folder.own_folder(run)), str(name))
 
 
 def _read(path: Path) -> Iterator[str]:

@@ -14,6 +14,7 @@ import secrets
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from plumbline_mcp.engines import temporary_folder
 from plumbline_mcp.engines.local.processes import Process, boot_id
 
 QUEUED = "queued"
@@ -124,7 +125,8 @@ class RunFiles:
             return Cancel("cancelled")
 
     def remove(self) -> None:
-        """Remove them; the lock's last, so that nobody takes the run for dead before."""
+        """Remove them and the link below /tmp; the lock goes last: nobody takes the run for dead before."""
+        temporary_folder.unlink(self.run)
         parts = [
             part for path in (self.state, self.cancel) for part in path.parent.glob(f"{path.name}.*.part")
         ]

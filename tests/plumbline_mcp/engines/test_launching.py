@@ -10,6 +10,7 @@ from checks.errors import BadInput
 from checks.records.runs import Job
 from plumbline_mcp.engines.launching import Launch, prepare, render, write_run
 from plumbline_mcp.engines.procedures import PROCEDURES, load_procedure, procedures
+from plumbline_mcp.engines.temporary_folder import unlink
 from plumbline_mcp.errors import UsageError
 from tests.plumbline_mcp.engines.small_pack import launch
 
@@ -39,6 +40,7 @@ def test_hostile_names_stay_one_word(tmp_path: Path) -> None:
     write_run(prepared, run)
     subprocess.run(["bash", "-n", run / "job.sh"], check=True)
     done = subprocess.run(["bash", run / "job.sh"], capture_output=True, text=True, check=False)
+    unlink(run)
     assert (done.returncode, done.stderr) == (0, "")
 
 
