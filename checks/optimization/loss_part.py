@@ -8,6 +8,7 @@ import numpy as np
 from checks.optimization.case import StepCase
 from checks.optimization.gradient_parts import StepTokens, clips_unseen, weights_are_right
 from checks.optimization.tokens import precision_of
+from checks.records.steps import RankSteps
 from checks.rules import SUMMATION_DEVIATIONS
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
 
@@ -25,6 +26,12 @@ def reference_loss(step: StepTokens) -> tuple[float, float] | None:
     return mean, errors + SUMMATION_DEVIATIONS * math.sqrt(step.count) * _FLOAT32 * size
 
 
+_NOT_LOGGED = (
+    "the logged loss was judged in {logged} of {judged} steps: in the others the run logged none, or a mean over"
+    " several steps"
+)
+
+
 def last_digit(value: float) -> float:
     """Half a unit of the last decimal digit that a number was logged with."""
     mantissa, _, power = repr(value).partition("e")
@@ -35,20 +42,22 @@ def loss_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
     """Compare the differentiated and the logged loss of every full step with the reference."""
     problems: list[Problem] = []
     measurements: list[Measurement] = []
-    judged = total = 0
+    judged = total = logged = 0
     for step in steps:
         total += 1
         found = reference_loss(step)
         if found is None:
             continue
         judged += 1
+        logged += any(_logged_alone(rank, step.step) is not None for rank in case.ranks)
         mean, bound = found
         measurements.append(
             Measurement(name=f"mean loss in float64, step {step.step}", value=mean, bound=bound, unit="nats")
         )
         problems += [*_differentiated(case, step, mean, bound), *_logged(case, step, mean, bound)]
     coverage = Coverage(judged=judged, total=total, unit="steps")
-    return part_of("loss", problems, coverage=coverage, measurements=tuple(measurements))
+    notes = () if logged == judged else (_NOT_LOGGED.format(logged=logged, judged=judged),)
+    return part_of("loss", problems, coverage=coverage, measurements=tuple(measurements), notes=notes)
 
 
 def _differentiated_values(case: StepCase, step: StepTokens) -> list[float | None]:
@@ -107,12 +116,18 @@ def _beside_mean(
     )
 
 
+def _logged_alone(rank: RankSteps, step: int) -> float | None:
+    """The loss that a rank logged of that step; None for a mean over several steps."""
+    alone = step == 1 or step - 1 in rank.logged
+    return rank.logged.get(step, {}).get("loss") if alone else None
+
+
 def _logged(case: StepCase, step: StepTokens, mean: float, bound: float) -> Iterator[Problem]:
     mean, bound = _with_further_term(case, step, mean, bound)
     for rank in case.ranks:
-        value = rank.logged.get(step.step, {}).get("loss")
-        if value is None or (step.step - 1 not in rank.logged and step.step > 1):
-            continue  # never logged, or logged as a mean over several steps
+        value = _logged_alone(rank, step.step)
+        if value is None:
+            continue
         allowed = bound + last_digit(value) + 2 * _FLOAT32 * abs(value)
         allowed += 2.0**-8 * abs(mean) if _narrow_loss(case, step) else 0.0
         if not (math.isfinite(value) and abs(value - mean) <= allowed):

@@ -190,6 +190,22 @@ def test_what_was_logged_without_an_end_is_no_pass(run: Path, name: str, value: 
     assert outcome(lines_changed(run, change, "events.jsonl")) is Outcome.FAIL
 
 
+def test_a_run_that_logged_no_loss_says_so(run: Path) -> None:
+    def change(line: dict[str, Any]) -> dict[str, Any]:
+        if line["event"] == "logged":
+            line["values"].pop("loss")
+        return line
+
+    told = "the logged loss was judged in 0 of"
+    before = {part.name: part.notes for part in judged(run).parts}
+    assert not any(told in note for note in before["loss"])
+    (loss,) = (
+        part for part in judged(lines_changed(run, change, "events.jsonl")).parts if part.name == "loss"
+    )
+    assert loss.outcome is Outcome.PASS
+    assert any(told in note for note in loss.notes)
+
+
 def broken_bytes(run: Path, change: Callable[[bytes], bytes]) -> Outcome:
     path = run / STEP
     path.write_bytes(change(path.read_bytes()))
