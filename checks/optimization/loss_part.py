@@ -27,8 +27,8 @@ def reference_loss(step: StepTokens) -> tuple[float, float] | None:
 
 
 _NOT_LOGGED = (
-    "the logged loss was judged in {logged} of {judged} steps: in the others the run logged none, or a mean over"
-    " several steps"
+    "the logged loss was judged in {logged} of {judged} steps: in the others the run logged none, or a mean"
+    " over several steps"
 )
 
 
