@@ -4,8 +4,7 @@ A rank records local shards. What a shard is of the whole tensor is its *placeme
 reader, so the recorder never issues a collective.
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,16 +12,15 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from checks.errors import Inconclusive
-from checks.records.runs import RunFolder, read_json
+from checks.records.recorder_state import unfinished
+from checks.records.runs import RunFolder, json_lines
 from checks.references.checkpoints.formats import FORMATS
 from checks.references.checkpoints.header import Header, Unreadable, read_header
 from checks.references.checkpoints.tensors import FileSource, Tensor
-from checks.rules import MAX_LINE_BYTES, MAX_MODEL_RECORDS
+from checks.rules import MAX_MODEL_RECORDS
 from checks.verdict import Frozen
 
 TENSORS_FORMAT = "plumbline-tensors"
-MARK, STATE = "recorder-failed.json", "recorder.json"
-"""Left in a rank's folder by a recorder that could not record; what says ``complete`` of one that did."""
 DTYPES = {
     "float64": "F64",
     "float32": "F32",
@@ -46,7 +44,6 @@ DTYPES = {
 }
 """torch's names of dtypes to those of the safetensors format."""
 
-_MAX_STATE = 2**20
 _Naturals = tuple[int, ...]
 
 
@@ -149,11 +146,11 @@ def _rank(run: RunFolder, folder: str, clean: set[int]) -> RankModel:
     digits = folder.rpartition("-")[2]
     if not digits.isdecimal():
         raise Inconclusive(f"run {run.job.run_id}: {folder} is no rank's folder")
-    rank, failed = int(digits), _mark(run, folder)
+    rank, failed = int(digits), unfinished(run, folder)
     if failed or rank not in clean:
         return RankModel(rank, {}, (), failed)
     moments: dict[str, dict[str, Recorded]] = {}
-    for raw in _lines(run, f"{folder}/model.jsonl"):
+    for _, raw in json_lines(run, f"{folder}/model.jsonl", MAX_MODEL_RECORDS):
         line = _validated(run, f"{folder}/model.jsonl", ModelLine, raw)
         _refuse_misplaced(run, rank, line)
         if line.name in moments.setdefault(line.when, {}):
@@ -163,7 +160,7 @@ def _rank(run: RunFolder, folder: str, clean: set[int]) -> RankModel:
         moments[line.when][line.name] = Recorded(line, rank)
     fills = tuple(
         _validated(run, f"{folder}/fills.jsonl", FillLine, raw)
-        for raw in _lines(run, f"{folder}/fills.jsonl")
+        for _, raw in json_lines(run, f"{folder}/fills.jsonl", MAX_MODEL_RECORDS)
     )
     for moment in sorted(moments):
         whole = _tensors(run, folder, moment)
@@ -171,37 +168,6 @@ def _rank(run: RunFolder, folder: str, clean: set[int]) -> RankModel:
             name: _with_values(run, entry, whole, moments[moment]) for name, entry in moments[moment].items()
         }
     return RankModel(rank, moments, fills, failed)
-
-
-def _mark(run: RunFolder, folder: str) -> str:
-    """Why a recorder's records prove nothing, empty where it was closed in good health; untrusted text."""
-    if f"{folder}/{MARK}" in run.manifest:
-        mark = read_json(run.verified(f"{folder}/{MARK}"), _MAX_STATE)
-        told = [str(mark[key]) for key in ("what", "why") if key in mark] if isinstance(mark, dict) else []
-        return ": ".join(told)[:300] or "it left no reason"
-    if f"{folder}/{STATE}" not in run.manifest:
-        return f"it left no {STATE}"
-    about = read_json(run.verified(f"{folder}/{STATE}"), _MAX_STATE)
-    state = about.get("state") if isinstance(about, dict) else None
-    return "" if state == "complete" else f"{STATE} says {str(state)[:40]!r}, not that it recorded everything"
-
-
-def _lines(run: RunFolder, name: str) -> Iterator[Any]:
-    if name not in run.manifest:
-        return
-    with run.verified(name).open("rb") as file:
-        for number in range(1, MAX_MODEL_RECORDS + 2):
-            raw = file.readline(MAX_LINE_BYTES + 1)
-            if not raw:
-                return
-            if len(raw) > MAX_LINE_BYTES or number > MAX_MODEL_RECORDS:
-                raise Inconclusive(f"run {run.job.run_id}: {name} is longer than any model's record")
-            try:
-                yield json.loads(raw)
-            except (ValueError, RecursionError) as error:
-                raise Inconclusive(
-                    f"run {run.job.run_id}: {name}, line {number} is no JSON: {str(error)[:100]}"
-                ) from error
 
 
 def _validated(run: RunFolder, name: str, model: "type[Any]", raw: Any) -> Any:

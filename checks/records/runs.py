@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from pydantic import Field, JsonValue, ValidationError
 
 from checks.errors import BadInput, Inconclusive, NotEvaluated
+from checks.rules import MAX_LINE_BYTES
 from checks.verdict import Evidence, Frozen
 
 RECORD_FORMAT = 1
@@ -24,6 +26,7 @@ class Job(Frozen):
     format: int = RECORD_FORMAT
     run_id: str
     procedure: str = Field(description="rows, export, ...")
+    binding: str = Field("", description="file of the pack that the procedure runs; empty: <procedure>.py")
     framework: str
     target: dict[str, str] = {}
     settings: dict[str, JsonValue] = {}
@@ -106,6 +109,27 @@ def read_json(path: Path, limit: int = _MAX_JSON) -> Any:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise Inconclusive(f"{path} is not valid JSON: {error}") from error
+
+
+def json_lines(run: "RunFolder", name: str, limit: int) -> Iterator[tuple[int, Any]]:
+    """Number (from 1) and value of each line of a sealed record; no file is no line.
+
+    Raises `Inconclusive` for a line that is no JSON and for more or longer lines than the limits.
+    """
+    if name not in run.manifest:
+        return
+    with run.verified(name).open("rb") as file:
+        for number in range(1, limit + 2):
+            raw = file.readline(MAX_LINE_BYTES + 1)
+            if not raw:
+                return
+            where = f"run {run.job.run_id}: {name}, line {number}"
+            if len(raw) > MAX_LINE_BYTES or number > limit:
+                raise Inconclusive(f"{where}: the record is larger than its limit")
+            try:
+                yield number, json.loads(raw)
+            except (ValueError, RecursionError) as error:
+                raise Inconclusive(f"{where} is no JSON: {str(error)[:200]}") from error
 
 
 @dataclass(frozen=True)

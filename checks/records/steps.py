@@ -25,16 +25,15 @@ from pydantic import (
 )
 
 from checks.errors import Inconclusive
-from checks.records.runs import RunFolder, read_json
+from checks.records.recorder_state import unfinished
+from checks.records.runs import RunFolder, json_lines
 from checks.references.checkpoints.formats import FORMATS, decode
 from checks.references.checkpoints.header import Unreadable, read_header
 from checks.references.checkpoints.tensors import FileSource, Tensor
-from checks.rules import MAX_LINE_BYTES, MAX_RECORD_LINES, MAX_STEP_ELEMENTS
+from checks.rules import MAX_RECORD_LINES, MAX_STEP_ELEMENTS
 from checks.verdict import Evidence
 
 STEP_FORMAT, STEP_VERSION = "plumbline-step", "1"
-MARK = "recorder-failed.json"
-"""Left in a rank's folder by a recorder that could not record: the rank ran, its records prove nothing."""
 
 
 class _Record(BaseModel):
@@ -261,16 +260,8 @@ def read_rank(run: RunFolder, folder: str) -> tuple[RankSteps, list[Evidence]]:
         for event in events
         if event.get("event") == "unavailable"
     )
-    failed = f"{folder}/{MARK}" in run.manifest or not _is_complete(run, f"{folder}/recorder.json")
+    failed = bool(unfinished(run, folder))
     return RankSteps(rank, lines, _logged(events), full, parameters, said, failed), evidence
-
-
-def _is_complete(run: RunFolder, name: str) -> bool:
-    """Whether the recorder says that it recorded everything asked for; one that says nothing is believed."""
-    if name not in run.manifest:
-        return True
-    about = read_json(run.verified(name), MAX_LINE_BYTES)
-    return isinstance(about, dict) and about.get("state") == "complete"
 
 
 def _is_read(name: str) -> bool:
@@ -287,23 +278,10 @@ def _step_number(name: str) -> int | None:
 
 def _objects(run: RunFolder, name: str) -> Iterator[dict[str, Any]]:
     """One JSON object for each line; no file is no line."""
-    if name not in run.manifest:
-        return
-    with run.verified(name).open("rb") as file:
-        for number in range(1, MAX_RECORD_LINES + 2):
-            raw = file.readline(MAX_LINE_BYTES + 1)
-            if not raw:
-                return
-            where = f"{name}, line {number}"
-            if len(raw) > MAX_LINE_BYTES or number > MAX_RECORD_LINES:
-                raise Inconclusive(f"{where}: the record is larger than its limit")
-            try:
-                value = json.loads(raw)
-            except (ValueError, RecursionError) as error:
-                raise Inconclusive(f"{where} is no JSON: {str(error)[:200]}") from error
-            if not isinstance(value, dict):
-                raise Inconclusive(f"{where} is no JSON object")
-            yield value
+    for number, value in json_lines(run, name, MAX_RECORD_LINES):
+        if not isinstance(value, dict):
+            raise Inconclusive(f"{name}, line {number} is no JSON object")
+        yield value
 
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
