@@ -109,6 +109,7 @@ def run(
     """
     import anyio
 
+    from plumbline_mcp.cli.inputs import settings_of
     from plumbline_mcp.engines.launching import Launch
     from plumbline_mcp.workspace import Workspace
 
@@ -119,7 +120,7 @@ def run(
         procedure=procedure,
         interpreter=python or Path(sys.executable),
         inputs={name: path for name, path in inputs.items() if path is not None},
-        settings=_settings(set_ or []),
+        settings=settings_of(set_ or []),
         time_limit_s=time_limit,
         confinement=confinement.value,
         target={"model": model.name},
@@ -199,18 +200,6 @@ async def _pack_interpreter(framework: str, progress: Any) -> Path:
         wanted.requirements, without_dependencies=wanted.without_dependencies, progress=progress
     )
     return environment.python
-
-
-def _settings(pairs: list[str]) -> dict[str, Any]:
-    from plumbline_mcp.cli.inputs import scalar
-
-    settings = {}
-    for pair in pairs:
-        name, sign, value = pair.partition("=")
-        if not sign or not name.strip():
-            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--set")
-        settings[name.strip()] = scalar(value)
-    return settings
 
 
 def _inputs(pairs: list[str]) -> dict[str, Path | None]:

@@ -75,6 +75,7 @@ def prepare(launch: Launch, run_id: str) -> Prepared:
     job = Job(
         run_id=run_id,
         procedure=procedure.name,
+        binding=pack.about.procedures[procedure.name].binding,
         framework=pack.name,
         target={**launch.target, "framework": pack.name, "module": pack.about.framework.module},
         settings=settings,

@@ -12,29 +12,20 @@ HOOKS = Path(__file__).absolute().parent
 sys.path.append(str(HOOKS))
 sys.dont_write_bytecode, WRITE = True, sys.dont_write_bytecode  # nothing is written beside the hooks
 
-from plumbline_recorder.environment_record import write_environment  # noqa: E402 - after the path is set
-from plumbline_recorder.procedure import Procedure  # noqa: E402
-from plumbline_recorder.training_recorder import TrainingRecorder  # noqa: E402
+from plumbline_recorder.recorded import recorded  # noqa: E402 - after the path is set
 
 sys.dont_write_bytecode = WRITE
 
 
 def main() -> None:
     """Run the procedure."""
-    procedure = Procedure(HOOKS.parent)
-    stand_ins: "list[str]" = []
-    recorder = TrainingRecorder(procedure)
-    recorder.install()
-    try:
+    with recorded(HOOKS.parent) as (procedure, recorder, stand_ins):
         load = procedure.binding().load
         for number in (1, 2):
             procedure.progress(number - 1, 2, "loading the release, fill %d of 2" % number)
             recorder.begin_load(number)
-            stand_ins = load(procedure.job, recorder, number)
+            stand_ins[:] = load(procedure.job, recorder, number)
         procedure.progress(2, 2, "loaded")
-    finally:
-        recorder.close()
-        write_environment(procedure.records, procedure.job["target"]["module"], stand_ins)
 
 
 if __name__ == "__main__":

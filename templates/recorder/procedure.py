@@ -35,7 +35,8 @@ class Procedure:
         sys.modules["plumbline_binding"] = package = ModuleType("plumbline_binding")
         package.__path__ = [folder]
         sys.path_importer_cache[folder] = importlib.machinery.FileFinder(folder, (_Source, [".py"]))
-        return importlib.import_module("plumbline_binding." + self.job["procedure"])
+        name = self.job.get("binding") or self.job["procedure"] + ".py"
+        return importlib.import_module("plumbline_binding." + name[: -len(".py")])
 
 
 class _Source(importlib.machinery.SourceFileLoader):

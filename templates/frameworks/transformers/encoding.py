@@ -73,3 +73,12 @@ def tokenizer_argument(trainer: type, tokenizer: object) -> "dict[str, object]":
     """The tokenizer under the name that this Trainer takes it by."""
     named = inspect.signature(trainer.__init__).parameters
     return {"processing_class" if "processing_class" in named else "tokenizer": tokenizer}
+
+
+def start_epoch(loader: object, epoch: int) -> None:
+    """Tell the loader its epoch, as the Trainer's own loop does before it iterates."""
+    if hasattr(loader, "set_epoch"):
+        loader.set_epoch(epoch)
+    sampler = getattr(getattr(loader, "batch_sampler", None), "batch_sampler", None)
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(epoch)

@@ -2,6 +2,7 @@
 
 import fnmatch
 import inspect
+from pathlib import Path
 
 import torch
 import transformers
@@ -46,6 +47,18 @@ def meta_model(job: dict) -> torch.nn.Module:
         return release_class(config)._from_config(  # noqa: SLF001 - AutoModelForCausalLM.from_config calls it
             config, **dtype_argument(job["settings"].get("dtype", "default"))
         )
+
+
+def built_on_meta(job: dict, parse: object, recorder: object, progress: object) -> "list[str]":
+    """Let ``parse`` read the recipe, build the model without memory, leave the arguments in the output."""
+    progress(0, 2, "parsing the recipe")
+    arguments = parse(job)
+    output = Path(__file__).absolute().parents[2] / job["output"]
+    (output / "arguments.json").write_text(arguments.to_json_string(), encoding="utf-8")
+    progress(1, 2, "building the model on the meta device")
+    recorder.model(trainable(meta_model(job), job["settings"]), "meta")
+    progress(2, 2, "built")
+    return []
 
 
 def load_options(job: dict, config: object) -> "dict[str, object]":

@@ -7,6 +7,7 @@ from plumbline_binding.encoding import (
     encode,
     make_collator,
     read_tokenizer,
+    start_epoch,
     template_by_hand,
     tokenizer_argument,
 )
@@ -76,15 +77,6 @@ def make_trainer(job: dict, tokenizer: object, data_set: LoggedRows) -> Trainer:
         data_collator=make_collator(tokenizer, job["settings"]),
         **tokenizer_argument(Trainer, tokenizer),
     )
-
-
-def start_epoch(loader: object, epoch: int) -> None:
-    """Tell the loader its epoch, as the Trainer's own loop does before it iterates."""
-    if hasattr(loader, "set_epoch"):
-        loader.set_epoch(epoch)
-    sampler = getattr(getattr(loader, "batch_sampler", None), "batch_sampler", None)
-    if hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(epoch)
 
 
 def record_epoch(

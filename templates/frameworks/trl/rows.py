@@ -3,7 +3,7 @@
 import itertools
 
 import torch
-from plumbline_binding.encoding import read_tokenizer, template_by_hand
+from plumbline_binding.encoding import read_tokenizer, start_epoch, template_by_hand
 from plumbline_binding.model import meta_model
 from plumbline_binding.supervised import make_data_set, parse
 from trl import SFTTrainer
@@ -57,15 +57,6 @@ def rows(job: dict, writer: object, progress: object) -> "list[str]":
         record_epoch(trainer, loader, noted, epoch + 1, writer, progress)
     stand_in = "the release's model on the meta device stood in for the model: its weights are not used"
     return [stand_in, *template_by_hand()]
-
-
-def start_epoch(loader: object, epoch: int) -> None:
-    """Tell the loader its epoch, as the Trainer's own loop does before it iterates."""
-    if hasattr(loader, "set_epoch"):
-        loader.set_epoch(epoch)
-    sampler = getattr(getattr(loader, "batch_sampler", None), "batch_sampler", None)
-    if hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(epoch)
 
 
 def record_epoch(

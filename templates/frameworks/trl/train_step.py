@@ -1,4 +1,4 @@
-"""Steps of SFTTrainer, some of them recorded in full."""
+"""Steps of SFTTrainer, watched by the recorder."""
 
 from plumbline_binding.encoding import template_by_hand
 from plumbline_binding.supervised import make_trainer
