@@ -20,7 +20,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from checks.check import evaluate
 from checks.export import CHECK, ExportInputs
-from checks.verdict import Part, Verdict
+from checks.verdict import Verdict
 
 SIDE = 32
 """Hidden and intermediate size: equal, so that a transposed down projection fits every shape."""
@@ -33,16 +33,6 @@ def export_check(original: Path, export: Path, **inputs: Any) -> Verdict:
     verdict = evaluate(CHECK, ExportInputs(original=original, export=export, **inputs))
     assert all(problem.next_step for _, problem in verdict.problems())
     return verdict
-
-
-def part(verdict: Verdict, name: str) -> Part:
-    """A part by name."""
-    return next(entry for entry in verdict.parts if entry.name == name)
-
-
-def codes(verdict: Verdict) -> set[tuple[str, str]]:
-    """Part and code of every problem."""
-    return {(name, problem.code) for name, problem in verdict.problems()}
 
 
 def places(verdict: Verdict, code: str) -> set[str | None]:

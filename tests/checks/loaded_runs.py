@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from checks.check import evaluate
 from checks.load import CHECK, LoadInputs
-from checks.verdict import Part, Problem, Verdict
+from checks.verdict import Problem, Verdict
 
 Shard = tuple[tuple[int, ...], tuple[int, ...]]
 """Offset and local shape."""
@@ -155,16 +155,6 @@ def load_check(run: Path, model: Path, **inputs: Any) -> Verdict:
     verdict = evaluate(CHECK, LoadInputs(run=run, model=model, **inputs))
     assert all(problem.next_step for _, problem in verdict.problems())
     return verdict
-
-
-def part(verdict: Verdict, name: str) -> Part:
-    """A part by name."""
-    return next(entry for entry in verdict.parts if entry.name == name)
-
-
-def codes(verdict: Verdict) -> set[tuple[str, str]]:
-    """Part and code of every problem."""
-    return {(name, problem.code) for name, problem in verdict.problems()}
 
 
 def problem(verdict: Verdict, code: str) -> Problem:

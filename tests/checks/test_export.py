@@ -13,15 +13,14 @@ from checks.verdict import Caught, Outcome
 from tests.checks.export_pairs import (
     SIDE,
     Tensors,
-    codes,
     edit_json,
     edited,
     export_check,
-    part,
     places,
     write_gpt_oss_pair,
     write_llama,
 )
+from tests.checks.verdict_parts import codes, part
 
 Q = "model.layers.1.self_attn.q_proj.weight"
 DOWN = "model.layers.0.mlp.experts.down_proj"

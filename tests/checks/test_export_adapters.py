@@ -9,17 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from checks.verdict import Caught, Outcome
-from tests.checks.export_pairs import (
-    SIDE,
-    Tensors,
-    codes,
-    edit_json,
-    edited,
-    export_check,
-    part,
-    places,
-    write_llama,
-)
+from tests.checks.export_pairs import SIDE, Tensors, edit_json, edited, export_check, places, write_llama
+from tests.checks.verdict_parts import codes, part
 
 MODULES = ("model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj")
 Q = f"{MODULES[0]}.weight"

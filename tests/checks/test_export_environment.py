@@ -9,7 +9,8 @@ import pytest
 from checks.references.packs import BUILT_IN, load_pack
 from checks.verdict import Outcome
 from plumbline_mcp.engines.environments import build
-from tests.checks.export_pairs import codes, export_check, part, places
+from tests.checks.export_pairs import export_check, places
+from tests.checks.verdict_parts import codes, part
 
 _DECLARED = """
 [[declared_export]]

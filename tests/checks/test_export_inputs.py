@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from checks.errors import BadInput
 from checks.references.packs import BUILT_IN, load_pack
 from checks.verdict import Outcome
-from tests.checks.export_pairs import Tensors, codes, edit_json, edited, export_check, part, write_llama
+from tests.checks.export_pairs import Tensors, edit_json, edited, export_check, write_llama
+from tests.checks.verdict_parts import codes, part
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ from transformers import LlamaForCausalLM
 
 from checks.verdict import Caught, Outcome, Verdict
 from tests.checks.export_pairs import edited, write_llama
-from tests.checks.loaded_runs import RunWriter, codes, load_check, part, problem, recorded
+from tests.checks.loaded_runs import RunWriter, load_check, problem, recorded
+from tests.checks.verdict_parts import codes, part
 
 Q = "model.layers.0.self_attn.q_proj.weight"
 DOWN = "model.layers.1.mlp.down_proj.weight"

@@ -17,7 +17,8 @@ from checks.references.names import compiled, load_names
 from checks.references.packs import load_pack
 from checks.verdict import Caught, Outcome
 from tests.checks.export_pairs import edited
-from tests.checks.loaded_runs import RunWriter, codes, load_check, part, problem, recorded
+from tests.checks.loaded_runs import RunWriter, load_check, problem, recorded
+from tests.checks.verdict_parts import codes, part
 
 NAMES = load_names(load_pack("transformers"))
 HIDDEN = 32

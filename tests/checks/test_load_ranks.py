@@ -12,7 +12,8 @@ from checks.errors import BadInput
 from checks.load import CHECK, LoadInputs
 from checks.verdict import Caught, Outcome
 from tests.checks.export_pairs import write_llama
-from tests.checks.loaded_runs import RunWriter, Shard, codes, job, load_check, part, problem, recorded
+from tests.checks.loaded_runs import RunWriter, Shard, job, load_check, problem, recorded
+from tests.checks.verdict_parts import codes, part
 
 Q = "model.layers.0.self_attn.q_proj.weight"
 

@@ -13,7 +13,8 @@ from transformers import AutoTokenizer
 from checks.references.checkpoints.folder import Checkpoint, read_documents
 from checks.references.checkpoints.tokenizer_loading import compare_loaded
 from checks.verdict import Outcome
-from tests.checks.export_pairs import codes, edit_json, export_check, part, write_llama
+from tests.checks.export_pairs import edit_json, export_check, write_llama
+from tests.checks.verdict_parts import codes, part
 from tests.shared_data import SHARED, needs_shared
 
 
