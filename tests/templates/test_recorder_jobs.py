@@ -130,18 +130,19 @@ def test_a_foreign_command_is_recorded_through_sitecustomize(tmp_path: Path, ran
     launcher = (
         ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     )
-    command = [sys.executable, *launcher, str(JOBS / "foreign.py")]
     inject = {
         "PYTHONPATH": str(tmp_path / "hooks/plumbline_recorder/inject"),
         "PLUMBLINE_JOB": str(tmp_path / "job.json"),
     }
+    for name, more in {"plain": {}, "recorded": inject}.items():
+        command = [sys.executable, *launcher, str(JOBS / "foreign.py"), str(tmp_path / name)]
+        subprocess.run(command, env=os.environ | QUIET | more, capture_output=True, check=True, cwd=tmp_path)
     plain, recorded = (
-        subprocess.run(
-            command, env=os.environ | QUIET | more, capture_output=True, text=True, check=True, cwd=tmp_path
-        )
-        for more in ({}, inject)
+        {path.name: path.read_text() for path in (tmp_path / name).iterdir()}
+        for name in ("plain", "recorded")
     )
-    assert sorted(plain.stdout.splitlines()) == sorted(recorded.stdout.splitlines())
+    assert plain.keys() == {str(rank) for rank in range(ranks)}
+    assert plain == recorded
     assert len(list((tmp_path / "records").iterdir())) == ranks, "workers and launchers record nothing"
     for rank in range(ranks):
         folder = tmp_path / f"records/rank-{rank:05d}"
