@@ -62,15 +62,17 @@ def standing(newest_first: Iterable[StoredVerdict], jobs: Mapping[str, Job]) -> 
 
     ``jobs`` are the known runs by the path of their folder, newest first.
     """
+    given = list(newest_first)
     subjects: dict[str, list[_Subject]] = {}
-    for stored in _newest_run_first(newest_first, jobs):
+    for stored in _newest_run_first(given, jobs):
         alike, content = subjects.setdefault(_key(stored, jobs), []), _content(stored, jobs)
         found = next((subject for subject in alike if subject.holds(content)), None)
         if found is None:
             alike.append(found := _Subject())
         found.add(stored, content)
     kept = [one for alike in subjects.values() for subject in alike for one in _counting(subject.verdicts)]
-    return sorted(kept, key=lambda one: (one.stored.created, one.stored.verdict.id))
+    age = {stored.verdict.id: number for number, stored in enumerate(given)}  # no clock: it may have been set
+    return sorted(kept, key=lambda one: -age[one.stored.verdict.id])
 
 
 def standing_in(workspace: "Workspace") -> list[Standing]:

@@ -4,6 +4,7 @@ Standard library only. What a rank wrote is untrusted: the job's own code could 
 """
 
 import json
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ class JobEnd:
     cancelled: str = ""
     hung: list[int] = field(default_factory=list)
     limit_s: float = 0.0
+    seen: dict[int, float] = field(default_factory=dict)
+    """When a rank's exit file was first there, by the monotonic clock (seconds)."""
 
     @property
     def code(self) -> int | None:
@@ -49,6 +52,12 @@ def exit_path(run: Path, rank: int) -> Path:
 def without_exit(run: Path, ranks: int) -> list[int]:
     """Ranks that did not say yet how they ended."""
     return [rank for rank in range(ranks) if not exit_path(run, rank).is_file()]
+
+
+def look(run: Path, ranks: int, end: JobEnd, now: float) -> None:
+    """Note whose exit file has come: who ended first is told without the wall clock, which may be set."""
+    waited_for = [rank for rank in range(ranks) if rank not in end.seen]
+    end.seen.update({rank: now for rank in waited_for if exit_path(run, rank).is_file()})
 
 
 def complete(run: Path, ranks: int, end: JobEnd) -> dict[str, Any]:
@@ -126,7 +135,7 @@ def _why_missing(code: int | None, end: JobEnd) -> str:
 
 
 def _ending(records: list[dict[str, Any]], end: JobEnd) -> dict[str, Any]:
-    first = None if _launcher_killed(records, end) else _first_failed(records)
+    first = None if _launcher_killed(records, end) else _first_failed(records, end)
     clean = first is None and end.code == 0
     outcome = "cancelled" if end.cancelled else "timed_out" if end.timed_out else None
     return {
@@ -152,15 +161,17 @@ def _number(record: dict[str, Any] | None, name: str) -> int | None:
     return value if isinstance(value, int) and 0 <= value <= 255 else None
 
 
-def _first_failed(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _first_failed(records: list[dict[str, Any]], end: JobEnd) -> dict[str, Any] | None:
     """The rank that failed first: one that was killed without a word, else the earliest that nobody stopped.
 
-    A rank that is told to stop still writes its file, so a missing one is no bystander.
+    A rank that is told to stop still writes its file, so a missing one is no bystander. Of two whose files
+    came between two looks, the wall clock of their wrappers decides.
     """
     failed = [one for one in records if (one.get("code"), one.get("signal")) != (0, None)]
     own = [one for one in failed if not one.get("stopped")]
     silent = [one for one in own if str(one.get("reason")).startswith(NO_FILE)]
-    return min(silent or own, key=lambda one: str(one.get("ended")), default=None)
+    came = lambda one: (end.seen.get(one["rank"], math.inf), str(one.get("ended")))  # noqa: E731 - a key
+    return min(silent or own, key=came, default=None)
 
 
 def _reason(first: dict[str, Any] | None, end: JobEnd) -> str:

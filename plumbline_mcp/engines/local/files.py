@@ -130,7 +130,13 @@ class RunFiles:
         parts = [
             part for path in (self.state, self.cancel) for part in path.parent.glob(f"{path.name}.*.part")
         ]
-        for path in (*parts, self.state, self.cancel, self.lock):
+        for path in (
+            *parts,
+            self.state,
+            self.cancel,
+            self.lock,
+            self.cancel,
+        ):  # it may be asked for meanwhile
             path.unlink(missing_ok=True)
 
 

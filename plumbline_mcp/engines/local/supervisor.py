@@ -97,6 +97,7 @@ class Supervisor:
         while self.end.status is None and not self._cancelled():
             self._reap()
             now = time.monotonic()
+            exits.look(self.run, self.job["world_size"], self.end, now)
             if now > self._deadline:
                 self.end.timed_out = True
                 self.end.hung = exits.without_exit(self.run, self.job["world_size"])
