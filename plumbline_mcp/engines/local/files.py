@@ -130,13 +130,8 @@ class RunFiles:
         parts = [
             part for path in (self.state, self.cancel) for part in path.parent.glob(f"{path.name}.*.part")
         ]
-        for path in (
-            *parts,
-            self.state,
-            self.cancel,
-            self.lock,
-            self.cancel,
-        ):  # it may be asked for meanwhile
+        ours = (*parts, self.state, self.cancel, self.lock, self.cancel)  # asked for meanwhile: also the last
+        for path in ours:
             path.unlink(missing_ok=True)
 
 
