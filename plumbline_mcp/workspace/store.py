@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -134,13 +134,16 @@ class Workspace:
         values |= {"after": after, "limit": limit}
         return [
             StoredVerdict.of(row)
-            for row in self._all(f"select * from verdicts where {sql} order by seq desc limit :limit", values)  # noqa: S608 - own column names
+            for row in self.query(
+                f"select * from verdicts where {sql} order by seq desc limit :limit",  # noqa: S608 - own column names
+                values,
+            )
         ]
 
     def verdict_count(self, check: str | None = None, outcome: Outcome | str | None = None) -> int:
         """How many verdicts there are."""
         sql, values = _filtered({"check_name": check, "outcome": outcome})
-        return int(self._all(f"select count(*) as n from verdicts where {sql}", values)[0]["n"])  # noqa: S608 - own column names
+        return int(self.query(f"select count(*) as n from verdicts where {sql}", values)[0]["n"])  # noqa: S608 - own column names
 
     # --- runs -------------------------------------------------------------------------------------------
 
@@ -212,13 +215,13 @@ class Workspace:
         values |= {"after": after, "limit": limit}
         return [
             StoredRun.of(row)
-            for row in self._all(f"select * from runs where {sql} order by rowid desc limit :limit", values)  # noqa: S608 - own column names
+            for row in self.query(f"select * from runs where {sql} order by rowid desc limit :limit", values)  # noqa: S608 - own column names
         ]
 
     def run_count(self, state: RunState | str | None = None) -> int:
         """How many runs there are."""
         sql, values = _filtered({"state": state})
-        return int(self._all(f"select count(*) as n from runs where {sql}", values)[0]["n"])  # noqa: S608 - own column names
+        return int(self.query(f"select count(*) as n from runs where {sql}", values)[0]["n"])  # noqa: S608 - own column names
 
     def verify(self) -> list[str]:
         """What does not hold: the audit chain, or a verdict or sealed run that its entry does not match."""
@@ -241,12 +244,13 @@ class Workspace:
         with explained(self._path):
             return next(iter(self._database.query(sql, [value])), None)
 
-    def _all(self, sql: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+    def query(self, sql: str, values: dict[str, Any] | Sequence[Any]) -> list[dict[str, Any]]:
+        """The rows of a reading statement of our own. Raises `WorkspaceError`."""
         with explained(self._path):
             return list(self._database.query(sql, values))
 
     def _unknown(self, kind: str, wanted: str, sql: str) -> UsageError:
-        known = [str(row["id"]) for row in self._all(sql, {})]
+        known = [str(row["id"]) for row in self.query(sql, {})]
         near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.0)
         hint = f"the nearest are {', '.join(near)}" if near else f"there is no {kind} in this workspace yet"
         return UsageError(f"there is no {kind} {wanted[:80]!r}", hint)
