@@ -6,14 +6,14 @@ rewrite it, so what counts is the chain, and a `head` that was noted elsewhere (
 that is whole in itself).
 """
 
-import hashlib
-import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+
+from approvals.canonical import canonical, digest
+from approvals.transactions import write_transaction
 
 GENESIS = "0" * 64
 """What stands for the hash of the entry before the first."""
@@ -67,7 +67,7 @@ class AuditEntry(BaseModel):
 
     def computed_hash(self) -> str:
         """SHA-256 (hex) of the canonical JSON of everything but the hash itself."""
-        return hashlib.sha256(canonical(self.model_dump(mode="json", exclude={"hash"})).encode()).hexdigest()
+        return digest(self.model_dump(mode="json", exclude={"hash"}))
 
 
 class Break(BaseModel):
@@ -92,7 +92,7 @@ class AuditLog:
 
     def append(self, event: str, subject: str, detail: dict[str, JsonValue] | None = None) -> AuditEntry:
         """Add an entry: inside the open transaction, which must be a write transaction, or in its own."""
-        with self._transaction():
+        with write_transaction(self._connection):
             seq, prev = self._last()
             entry = AuditEntry(
                 seq=seq + 1,
@@ -148,24 +148,6 @@ class AuditLog:
             " where seq > ? order by seq limit ?",
             (after, limit),
         )
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        if self._connection.in_transaction:
-            yield
-            return
-        self._connection.execute("begin immediate")
-        try:
-            yield
-        except BaseException:
-            self._connection.rollback()
-            raise
-        self._connection.execute("commit")
-
-
-def canonical(value: object) -> str:
-    """JSON with one spelling per value: sorted keys, no spaces, ASCII, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def _broken(row: tuple[object, ...], expected: int, before: str) -> str:

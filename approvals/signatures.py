@@ -1,0 +1,91 @@
+"""Signing and verifying with SSH signatures (``ssh-keygen -Y``), as PROTOCOL.sshsig of OpenSSH has them."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from approvals import ssh_keygen
+from approvals.errors import Refused
+from approvals.trust import Signer, TrustRoots
+
+NAMESPACE = "plumbline-approval@v1"
+EXAMPLE_NAMESPACE = "plumbline-example@v1"
+MAX_SIGNATURE = 16 * 1024
+
+_BEGIN = "-----BEGIN SSH SIGNATURE-----\n"
+
+
+def sign(data: bytes, key: Path, namespace: str, tty: bool) -> str:
+    """The armored signature of ``data`` by a private key. Raises `Refused`.
+
+    With ``tty`` the passphrase (or the touch) is asked on the terminal; without, only the example's key,
+    which has none, can sign.
+    """
+    if key.suffix == ".pub":
+        raise Refused(f"{key} is a public key", "name the private key: no agent is asked")
+    ssh_keygen.refuse_shared_file(key)
+    with ssh_keygen.private_folder() as folder:
+        file = Path(folder) / "statement"
+        file.write_bytes(data)
+        arguments = ["-Y", "sign", "-f", str(key), "-n", namespace, str(file)]
+        if tty:
+            failed = "wrong passphrase, or no touch" if ssh_keygen.run_on_terminal(arguments) else ""
+        else:
+            done = ssh_keygen.run(arguments)
+            failed = ssh_keygen.said(done) if done.returncode else ""
+        if failed:
+            raise Refused(f"nothing was signed with {key}: {failed}", "repeat it with the right key")
+        return file.with_suffix(".sig").read_text(encoding="ascii")
+
+
+def verify(data: bytes, signature: str, principal: str, trust: TrustRoots, namespace: str, at: int) -> Signer:
+    """Who signed, when the signature counts at the time ``at`` (seconds since 1970). Raises `Refused`.
+
+    It has to be by a key that is enrolled for this principal alone, in this namespace, valid then, and not
+    revoked.
+    """
+    trust.check()
+    trust.signers_of(principal)
+    if len(signature) > MAX_SIGNATURE or not signature.startswith(_BEGIN) or not signature.isascii():
+        raise Refused(f"what {principal} is said to have signed carries no SSH signature", "sign it again")
+    descriptor = ssh_keygen.memory_file(signature.encode("ascii"))
+    try:
+        return _verified(data, descriptor, principal, trust, namespace, at)
+    finally:
+        os.close(descriptor)
+
+
+def _verified(
+    data: bytes, descriptor: int, principal: str, trust: TrustRoots, namespace: str, at: int
+) -> Signer:
+    moment = datetime.fromtimestamp(at, UTC).strftime("%Y%m%d%H%M%SZ")
+    signature = f"/proc/self/fd/{descriptor}"
+    common = ["-f", str(trust.allowed_signers), "-s", signature, f"-Overify-time={moment}"]
+    found = ssh_keygen.run(["-Y", "find-principals", *common], pass_fds=[descriptor])
+    named = found.stdout.decode(errors="replace").splitlines()
+    if found.returncode or not named:
+        raise Refused(
+            f"the signature of {principal} is by a key that is not enrolled, or not valid now",
+            "sign with an enrolled key: plumbline key list",
+        )
+    if named != [principal]:
+        raise Refused(
+            f"the signature is by a key of {', '.join(named)}, not of {principal} alone",
+            "sign as the person whose key it is; enrol each key once",
+        )
+    revoked = ["-r", str(trust.revoked)] if trust.revoked.exists() else []
+    done = ssh_keygen.run(
+        ["-Y", "verify", *common, "-I", principal, "-n", namespace, *revoked], data, pass_fds=[descriptor]
+    )
+    if done.returncode:
+        raise Refused(
+            _why(principal, trust, namespace, done), "have it signed again: plumbline queue show ID"
+        )
+    fingerprint = done.stdout.decode(errors="replace").split()[-1]
+    return next(s for s in trust.signers_of(principal) if s.key.fingerprint == fingerprint)
+
+
+def _why(principal: str, trust: TrustRoots, namespace: str, done: object) -> str:
+    """A sentence for a signature that does not hold."""
+    text = ssh_keygen.said(done)  # type: ignore[arg-type]
+    return f"the signature of {principal} does not hold in the namespace {namespace}: {text}"
