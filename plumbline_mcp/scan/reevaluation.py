@@ -62,7 +62,7 @@ def _all(workspace: Workspace) -> Iterable[StoredVerdict]:
 
 async def _again(workspace: Workspace, stored: StoredVerdict) -> Reevaluation:
     old = stored.verdict
-    gone = _evidence_lost(old)
+    gone = evidence_lost(old)
     if gone is not None:
         return _result(old, *gone)
     try:
@@ -85,7 +85,8 @@ def _result(old: Verdict, change: Change, why: str) -> Reevaluation:
     return Reevaluation(before=old.id, check=old.check, change=change, outcome_before=old.outcome, why=(why,))
 
 
-def _evidence_lost(old: Verdict) -> tuple[Change, str] | None:
+def evidence_lost(old: Verdict) -> tuple[Change, str] | None:
+    """What a verdict's evidence lost since: a file that is gone or is another one; None when all is there."""
     for evidence in old.evidence:
         path = Path(evidence.path)
         if not path.is_file():
