@@ -26,7 +26,10 @@ _READ = EXECUTE | READ_FILE | READ_DIR
 _SCOPED_SINCE, _SCOPED = 6, 0b11
 """Abstract sockets and signals stay inside."""
 
-_NEVER_HELD = "network, shared /dev/shm, file modes and times, sockets on disk, names of processes"
+_NEVER_HELD = (
+    "network, shared /dev/shm, file modes and times, sockets on disk, names of processes, "
+    "priority, limits and processors of processes of the same user"
+)
 _MISSING = {2: "links between folders", 3: "truncation", 5: "device controls", 6: "signals, abstract sockets"}
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
