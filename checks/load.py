@@ -27,7 +27,7 @@ from checks.loading.parts import (
 from checks.loading.ranks import rank_problems
 from checks.loading.values_part import ValuesFound, compare_values_of
 from checks.records.model_records import RankModel, Recorded, read_models
-from checks.records.run_ends import refuse_cancelled
+from checks.records.run_ends import refuse_cancelled, refuse_refused
 from checks.records.runs import RunFolder, read_json
 from checks.references.checkpoints.formats import TORCH_NAMES
 from checks.references.checkpoints.sources import evidence, open_reference
@@ -107,6 +107,7 @@ class LoadCheck(Check[LoadInputs, LoadCase]):
                 "name a run of the procedure load: plumbline run load --model RELEASE",
             )
         refuse_cancelled(run)
+        refuse_refused(run)
         checkpoint = open_reference(inputs.model, "model")
         pack = load_pack(inputs.framework or run.job.framework)
         names = load_names(pack)

@@ -149,12 +149,12 @@ class _Makers:
 
     def _arranged(self, made: Made, *, exact: bool) -> Values:
         parts = [tuple(self._values(name, exact=exact) for name in names) for names in made.sources]
-        values: tuple[Values, ...]
-        if made.operations and made.operations[0].op == "stack":
-            values = tuple(Stacked(part) for part in parts)
-        else:
-            values = tuple(part[0] for part in parts)
-        for operation in made.operations:
+        values: tuple[Values, ...] = tuple(part[0] for part in parts)
+        operations = made.operations
+        if operations and operations[0].over:
+            first, operations = operations[0], operations[1:]
+            values = tuple(Stacked(p) if first.op == "stack" else Joined(p, first.axis) for p in parts)
+        for operation in operations:
             values = _applied(operation, values, made, self.config)
         return values[0]
 

@@ -8,6 +8,7 @@ _LAST_LINE = 300
 _TAIL = 64 * 1024
 _MAX_REASON = 200
 _NOTHING = "(none)"
+_REFUSED, _SAYS = 3, "refused: "
 
 
 def refuse_cancelled(run: RunFolder) -> None:
@@ -21,6 +22,24 @@ def refuse_cancelled(run: RunFolder) -> None:
     reason = _plain(ending.reason).removeprefix("cancelled").removeprefix(": ")[:_MAX_REASON]
     message = f"run {run.job.run_id}: the job was cancelled" + (f": {reason}" if reason else "")
     raise NotEvaluated(message, "run it again")
+
+
+def refuse_refused(run: RunFolder) -> None:
+    """Nothing is judged of a job whose recipe or release the framework does not take. Raises `NotEvaluated`.
+
+    A binding ends such a job with code 3 and one line that says why, on every rank that was not told to stop.
+    """
+    exits = run.exits()
+    ended = [each for each in exits if not each.stopped]
+    if not ended or len(exits) < run.job.world_size or any(each.code != _REFUSED for each in ended):
+        return
+    said = [last_line(run, each.rank) for each in ended]
+    if all(line.startswith(_SAYS) for line in said):
+        why = said[0].removeprefix(_SAYS)
+        raise NotEvaluated(
+            f"run {run.job.run_id}: the framework refused it: {why}",
+            "name a release and a recipe that this version of the framework takes",
+        )
 
 
 def died(run: RunFolder, rank: int, ended: Exit | None) -> Problem:

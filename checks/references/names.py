@@ -1,9 +1,10 @@
 """Name maps: which tensors of a release a framework's parameters are made of, and how.
 
-A pack's ``names.toml`` lists rules; the first one that fits a release's tensor says where it goes. What no
-rule fits keeps its name. The operations are a closed set: rename, stack, concat, interleave, transpose,
-split. A map is data that a user or an agent may write: an unknown field is refused, and its patterns have
-placeholders instead of regular expressions, so that no pattern can run away.
+A pack's ``names.toml`` lists rules. One without operations renames, and the rules below it read the new name;
+of the others the first one that fits a release's tensor says where it goes. What no rule fits keeps its name.
+The operations are a closed set: stack, concat, interleave, transpose, split. A map is data that a user or an
+agent may write: an unknown field is refused, and its patterns have placeholders instead of regular
+expressions, so that no pattern can run away.
 
     {layer}   digits: the same number in every pattern of a rule
     {prefix*} any characters, also none
@@ -11,7 +12,7 @@ placeholders instead of regular expressions, so that no pattern can run away.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -37,10 +38,10 @@ _Length = tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")] | Annot
 class Operation(Frozen):
     """One step from the release's tensors to parameters.
 
-    ``stack``: tensors of one pattern by their number ``over``, on a new first axis. ``concat`` and
-    ``interleave``: what the patterns give, in their order, along ``axis``. ``transpose``: the last two axes
-    swapped. ``split``: along ``axis`` into the parameters of ``to``, equal or of ``sizes`` (products of
-    configuration values and numbers).
+    ``stack``: tensors of one pattern by their number ``over``, on a new first axis. ``concat`` with ``over``:
+    the same along an ``axis`` that they have. ``concat`` and ``interleave``: what the patterns give, in their
+    order, along ``axis``. ``transpose``: the last two axes swapped. ``split``: along ``axis`` into the
+    parameters of ``to``, equal or of ``sizes`` (products of configuration values and numbers).
     """
 
     op: Literal["stack", "concat", "interleave", "transpose", "split"]
@@ -82,26 +83,34 @@ class Applies(Frozen):
 
 
 class Rule(Applies):
-    """Tensors of the release (``from``) that make one parameter, or more by a split (``to``)."""
+    """Tensors of the release (``from``) that make one parameter, or more by a split (``to``).
 
-    sources: tuple[_Pattern, ...] = Field(alias="from", min_length=1, max_length=16)
-    to: tuple[_Pattern, ...] = Field(min_length=1, max_length=16)
+    Without operations each pattern of ``from`` is renamed to the one of ``to`` in its place.
+    """
+
+    sources: tuple[_Pattern, ...] = Field(alias="from", min_length=1, max_length=64)
+    to: tuple[_Pattern, ...] = Field(min_length=1, max_length=64)
     operations: tuple[Operation, ...] = Field((), max_length=8)
 
     @model_validator(mode="after")
     def _consistent(self) -> "Rule":
-        over = {operation.over for operation in self.operations if operation.op == "stack"}
+        if not self.operations:
+            return self._renames()
+        kinds = [operation.op for operation in self.operations]
+        if any(operation.over for operation in self.operations[1:]) or "stack" in kinds[1:]:
+            raise ValueError("what goes over a number is the first operation, and there is one at most")
+        if bool(self.over) != (kinds[0] == "stack") and kinds[0] != "concat":
+            raise ValueError("a stack names what it goes over; only it and a concat can")
         known = set(placeholders(self.sources[0]))
         if any(set(placeholders(pattern)) != known for pattern in self.sources):
             raise ValueError("every pattern of from has the same placeholders")
-        if not over <= known or any(set(placeholders(target)) != known - over for target in self.to):
-            raise ValueError("the placeholders of to are those of from, without the one that is stacked over")
-        kinds = [operation.op for operation in self.operations]
-        if len(over) > 1 or "stack" in kinds[1:]:
-            raise ValueError("a stack is the first operation, and there is one at most")
-        if (len(self.sources) > 1) != bool({"concat", "interleave"} & set(kinds)):
+        over = {self.over} - {""}
+        if any(set(placeholders(pattern)) != known - over for pattern in self.to) or not over <= known:
+            raise ValueError("placeholders of to are those of from, without the one that is gone over")
+        joins = [each.op for each in self.operations if each.op in ("concat", "interleave") and not each.over]
+        if (len(self.sources) > 1) != bool(joins):
             raise ValueError("several patterns are joined by one concat or interleave, a single one by none")
-        if kinds.count("concat") + kinds.count("interleave") > 1:
+        if len(joins) > 1:
             raise ValueError("one concat or interleave at most")
         if (len(self.to) > 1) != ("split" in kinds) or "split" in kinds[:-1]:
             raise ValueError("several names in to need a split, which is the last operation")
@@ -109,10 +118,18 @@ class Rule(Applies):
             raise ValueError("a split has as many sizes as names in to, or none for equal parts")
         return self
 
+    def _renames(self) -> "Rule":
+        if len(self.to) != len(self.sources):
+            raise ValueError("a rule without operations has a name in to for each pattern of from")
+        pairs = zip(self.sources, self.to, strict=True)
+        if any(set(placeholders(old)) != set(placeholders(new)) for old, new in pairs):
+            raise ValueError("placeholders of to are those of from")
+        return self
+
     @property
     def over(self) -> str:
-        """The placeholder that is stacked over, empty where nothing is."""
-        return self.operations[0].over if self.operations and self.operations[0].op == "stack" else ""
+        """The placeholder that is gone over, empty where nothing is."""
+        return self.operations[0].over if self.operations else ""
 
 
 class Kept(Applies):
@@ -192,9 +209,9 @@ def arrange(
     gathered: dict[tuple[int, tuple[str, ...]], dict[tuple[int, int], str]] = {}
     made: list[Made] = []
     for name in tensors:
-        placed = next(_placed(rules, name), None)
-        if placed is None:
-            made.append(Made(name, ((name,),)))
+        placed = _placed(rules, name)
+        if isinstance(placed, str):
+            made.append(Made(placed, ((name,),)))
         else:
             number, pattern, index, targets = placed
             gathered.setdefault((number, targets), {})[pattern, index] = name
@@ -209,15 +226,20 @@ def arrange(
 _MEND = "name the release that was loaded, or mend the pack's names.toml"
 
 
-def _placed(rules: list[Rule], name: str) -> Iterator[tuple[int, int, int, tuple[str, ...]]]:
-    """Rule, pattern, number stacked over and parameters of a tensor; the first rule that fits counts."""
+def _placed(rules: list[Rule], name: str) -> str | tuple[int, int, int, tuple[str, ...]]:
+    """Rule, pattern, number gone over and parameters of a tensor; its new name where it is only renamed."""
     for number, rule in enumerate(rules):
         for position, pattern in enumerate(rule.sources):
             match = compiled(pattern).fullmatch(name)
-            if match:
-                values = match.groupdict()
-                index = int(values.pop(rule.over)) if rule.over else 0
-                yield number, position, index, tuple(_filled(target, values) for target in rule.to)
+            if match is None:
+                continue
+            values = match.groupdict()
+            if not rule.operations:
+                name = _filled(rule.to[position], values)
+                break
+            index = int(values.pop(rule.over)) if rule.over else 0
+            return number, position, index, tuple(_filled(target, values) for target in rule.to)
+    return name
 
 
 def _made(rule: Rule, targets: tuple[str, ...], found: Mapping[tuple[int, int], str]) -> list[Made]:

@@ -248,3 +248,20 @@ def test_a_model_type_that_the_map_does_not_cover_is_never_a_fail(release: Path,
     verdict = load_check(run, unknown)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert any("does not cover" in note for note in part(verdict, "names").notes)
+
+
+@pytest.mark.parametrize("said", ["refused: the framework has no such model", "Traceback: it broke"])
+def test_what_the_framework_refused_is_not_evaluated_and_what_broke_fails(
+    release: Path, tmp_path: Path, said: str
+) -> None:
+    run = RunWriter(tmp_path / "run", world_size=2)
+    run.exit(0, code=3)
+    run.exit(1, code=15, stopped=True)
+    run.write("logs/rank-00000.err", f"a warning\n{said}\n")
+    verdict = load_check(run.seal(), release)
+    if said.startswith("refused"):
+        assert verdict.outcome is Outcome.NOT_EVALUATED
+        assert "the framework refused it: the framework has no such model" in verdict.reason
+    else:
+        assert verdict.outcome is Outcome.FAIL
+        assert ("ranks", "rank-died") in codes(verdict)

@@ -2,12 +2,13 @@
 
 import fnmatch
 import inspect
+import json
 from pathlib import Path
 
 import torch
 import transformers
 from plumbline_binding.recipe import layout_of, refuse
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 DROPOUTS = ("attention_dropout", "hidden_dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "dropout")
 
@@ -20,9 +21,18 @@ def release_class(config: object) -> type:
     return found
 
 
+def release_config(release: str) -> object:
+    """The release's configuration; a type of model that this version has no class for ends the job."""
+    stated = json.loads(Path(release, "config.json").read_text(encoding="utf-8"))
+    kind = stated.get("model_type")
+    if kind not in CONFIG_MAPPING and "auto_map" not in stated:
+        refuse("transformers %s has no model of the type %r" % (transformers.__version__, kind))
+    return AutoConfig.from_pretrained(release)
+
+
 def read_config(job: dict) -> object:
     """The release's configuration, with the recipe's dropout in it."""
-    config = AutoConfig.from_pretrained(job["inputs"]["model"])
+    config = release_config(job["inputs"]["model"])
     dropout = job["settings"].get("dropout")
     if dropout is not None:
         named = [name for name in DROPOUTS if hasattr(config, name)]

@@ -55,6 +55,26 @@ def test_the_first_rule_that_fits_counts() -> None:
     assert list(arrange(names(*rules), tensors("a.x"), "any", "")) == ["b.x"]
 
 
+def test_a_rule_without_operations_renames_and_the_rules_below_read_the_new_name() -> None:
+    prefix = {"from": ["l.{rest*}", "top"], "to": ["model.l.{rest*}", "model.top"]}
+    experts = EXPERTS | {"from": [f"model.{p}" for p in EXPERTS["from"]], "to": ["model.l.{layer}.gate_up"]}
+    found = tensors("l.0.e.0.gate", "l.0.e.0.up", "top", "l.0.norm")
+    made = arrange(names(prefix, experts), found, "any", "")
+    assert {name: entry.tensors for name, entry in made.items()} == {
+        "model.top": ("top",),
+        "model.l.0.norm": ("l.0.norm",),
+        "model.l.0.gate_up": ("l.0.e.0.gate", "l.0.e.0.up"),
+    }
+
+
+def test_tensors_are_joined_in_the_order_of_their_numbers() -> None:
+    shards = {"from": ["t.{n}"], "to": ["t"], "operations": [{"op": "concat", "over": "n", "axis": 0}]}
+    made = arrange(names(shards), tensors("t.10", "t.9", *(f"t.{n}" for n in range(9))), "any", "")
+    assert made["t"].sources == (tuple(f"t.{n}" for n in range(11)),)
+    with pytest.raises(Inconclusive, match="n 1"):
+        arrange(names(shards), tensors("t.0", "t.2"), "any", "")
+
+
 def test_rules_are_of_model_types_and_versions() -> None:
     rule = EXPERTS | {"model_types": ["mixtral"], "versions": ">=5"}
     found = tensors("l.0.e.0.gate", "l.0.e.0.up")
@@ -87,6 +107,10 @@ def test_a_split_has_equal_parts_or_sizes() -> None:
         {"from": ["a"], "to": ["c"], "operations": [{"op": "eval"}]},
         {"from": ["a.{x}"], "to": ["c"], "operations": [{"op": "transpose"}, {"op": "stack", "over": "x"}]},
         {"from": ["a"], "to": ["c", "d"], "operations": [{"op": "split", "sizes": [[1]]}]},
+        {"from": ["a.{x}", "b.{y}"], "to": ["c.{y}", "d.{x}"]},
+        {"from": ["a.{x}"], "to": ["c"], "operations": [{"op": "stack"}]},
+        {"from": ["a.{x}"], "to": ["c"], "operations": [{"op": "transpose", "over": "x"}]},
+        {"from": ["a"], "to": ["c"], "operations": [{"op": "concat", "over": "x"}]},
         {"from": ["a.{x}.{x}"], "to": ["c.{x}"]},
         {"from": ["a.{x"], "to": ["c"]},
         {"from": ["{a*}{b*}{c*}"], "to": ["{a*}{b*}{c*}"]},
