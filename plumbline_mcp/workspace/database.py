@@ -10,8 +10,10 @@ from typing import NoReturn
 from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 
+from approvals import tables
 from approvals.audit import AuditLog
 from plumbline_mcp.errors import WorkspaceError
+from plumbline_mcp.findings import tables as finding_tables
 
 BUSY_TIMEOUT_S = 30
 
@@ -188,3 +190,13 @@ def _submitted(database: Database) -> None:
         "drop table runs_before",
     ):
         database.execute(statement)
+
+
+@migrations(name="0005_findings")
+def _findings(database: Database) -> None:
+    finding_tables.create(database.conn)
+
+
+@migrations(name="0004_approvals")
+def _approvals(database: Database) -> None:
+    tables.create(database.conn)
