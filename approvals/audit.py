@@ -9,6 +9,7 @@ that is whole in itself).
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
@@ -93,7 +94,7 @@ class AuditLog:
     def append(self, event: str, subject: str, detail: dict[str, JsonValue] | None = None) -> AuditEntry:
         """Add an entry: inside the open transaction, which must be a write transaction, or in its own."""
         with write_transaction(self._connection):
-            seq, prev = self._last()
+            seq, prev = self.last()
             entry = AuditEntry(
                 seq=seq + 1,
                 at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -113,11 +114,19 @@ class AuditLog:
 
     def head(self) -> str:
         """Hash of the last entry: note it elsewhere to notice a cut tail."""
-        return self._last()[1]
+        return self.last()[1]
 
     def entries(self, after: int = 0, limit: int | None = None) -> Iterator[AuditEntry]:
         """Entries from number ``after + 1`` on. Raises `ValueError` for a row that is no entry."""
         for row in self._rows(after, -1 if limit is None else limit):
+            yield _entry(row)
+
+    def matching(self, column: Literal["event", "subject"], value: str) -> Iterator[AuditEntry]:
+        """Entries of one kind of event, or about one subject, oldest first."""
+        for row in self._connection.execute(
+            f"select seq, at, event, subject, detail, prev, hash from audit where {column} = ? order by seq",  # noqa: S608 - one of two names
+            (value,),
+        ):
             yield _entry(row)
 
     def verify(self, head: str | None = None) -> Break | None:
@@ -138,7 +147,8 @@ class AuditLog:
             )
         return None
 
-    def _last(self) -> tuple[int, str]:
+    def last(self) -> tuple[int, str]:
+        """Number and hash of the last entry: (0, `GENESIS`) while there is none."""
         row = self._connection.execute("select seq, hash from audit order by seq desc limit 1").fetchone()
         return (int(row[0]), str(row[1])) if row else (0, GENESIS)
 

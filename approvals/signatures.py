@@ -8,8 +8,6 @@ from approvals import ssh_keygen
 from approvals.errors import Refused
 from approvals.trust import Signer, TrustRoots
 
-NAMESPACE = "plumbline-approval@v1"
-EXAMPLE_NAMESPACE = "plumbline-example@v1"
 MAX_SIGNATURE = 16 * 1024
 
 _BEGIN = "-----BEGIN SSH SIGNATURE-----\n"
@@ -79,13 +77,9 @@ def _verified(
     )
     if done.returncode:
         raise Refused(
-            _why(principal, trust, namespace, done), "have it signed again: plumbline queue show ID"
+            f"the signature of {principal} does not hold in the namespace {namespace} (altered text, another"
+            f" namespace, or a revoked key): {ssh_keygen.said(done)}",
+            "have it signed again, with a key that counts: plumbline key list",
         )
     fingerprint = done.stdout.decode(errors="replace").split()[-1]
     return next(s for s in trust.signers_of(principal) if s.key.fingerprint == fingerprint)
-
-
-def _why(principal: str, trust: TrustRoots, namespace: str, done: object) -> str:
-    """A sentence for a signature that does not hold."""
-    text = ssh_keygen.said(done)  # type: ignore[arg-type]
-    return f"the signature of {principal} does not hold in the namespace {namespace}: {text}"

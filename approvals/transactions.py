@@ -22,3 +22,16 @@ def write_transaction(connection: sqlite3.Connection) -> Iterator[None]:
     except BaseException:
         connection.rollback()
         raise
+
+
+@contextmanager
+def read_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything read inside is of one moment: join the open transaction, or begin one that only reads."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("begin")
+    try:
+        yield
+    finally:
+        connection.rollback()

@@ -192,11 +192,11 @@ def _submitted(database: Database) -> None:
         database.execute(statement)
 
 
-@migrations(name="0005_findings")
-def _findings(database: Database) -> None:
-    finding_tables.create(database.conn)
-
-
 @migrations(name="0004_approvals")
 def _approvals(database: Database) -> None:
     tables.create(database.conn)
+
+
+@migrations(name="0005_findings")
+def _findings(database: Database) -> None:
+    finding_tables.create(database.conn)

@@ -14,12 +14,21 @@ from pydantic import JsonValue
 from sqlite_utils import Database
 
 from approvals.audit import AuditLog
+from approvals.origin import EXAMPLE, REAL, Origin, origin
+from approvals.queue import Approvals
+from approvals.trust import TrustRoots
 from checks.records.runs import Job
 from checks.verdict import Outcome, Verdict
 from plumbline_mcp.errors import UsageError, WorkspaceError
 from plumbline_mcp.workspace.database import connect, explained, write_tx
 from plumbline_mcp.workspace.integrity import broken_records
-from plumbline_mcp.workspace.location import DATABASE, default_home, make_private, refuse_network
+from plumbline_mcp.workspace.location import (
+    DATABASE,
+    HOME_VARIABLE,
+    default_home,
+    make_private,
+    refuse_network,
+)
 from plumbline_mcp.workspace.records import (
     KIND_PATTERN,
     SHA256_PATTERN,
@@ -32,6 +41,9 @@ from plumbline_mcp.workspace.records import (
     sha256_text,
 )
 
+EXAMPLE_TRUST = "example-trust"
+"""Folder of the throwaway key, in the home of an example workspace."""
+
 
 class Workspace:
     """An open workspace; safe to use from several threads and processes at once."""
@@ -43,11 +55,12 @@ class Workspace:
         self._local = threading.local()
 
     @classmethod
-    def open(cls, home: Path | None = None, create: bool = True) -> "Workspace":
+    def open(cls, home: Path | None = None, create: bool = True, kind: str | None = None) -> "Workspace":
         """Open ``home`` (default: ``PLUMBLINE_HOME``, else ``.plumbline`` here), made when missing.
 
-        Raises `WorkspaceError`: a network file system, a newer database, no space, or, with
-        ``create=False``, nothing there.
+        ``kind`` ("real" or "example") is what a new one becomes, for good (default "real"), and what one that
+        is there has to be. Raises `WorkspaceError`: a network file system, a newer database, no space,
+        another kind, or, with ``create=False``, nothing there.
         """
         home = (home or default_home()).expanduser().absolute()
         refuse_network(home)
@@ -57,7 +70,12 @@ class Workspace:
             )
         make_private(home)
         workspace = cls(home)
-        workspace._database  # noqa: B018 - opened now, so that an unusable one is met here
+        found = workspace._origin(kind or REAL)  # opened now, so that an unusable one is met here
+        if kind not in (None, found.kind):
+            raise WorkspaceError(
+                f"the workspace {home} is a {found.kind} one, not of kind {kind!r}",
+                f"name another folder with {HOME_VARIABLE}",
+            )
         return workspace
 
     @property
@@ -78,6 +96,23 @@ class Workspace:
     def audit(self) -> AuditLog:
         """The audit log, on this thread's connection."""
         return AuditLog(self._database.conn)
+
+    @property
+    def kind(self) -> str:
+        """What it was made as: "real", or "example", whose approvals the throwaway key signs."""
+        return self._origin().kind
+
+    @property
+    def approvals(self) -> Approvals:
+        """The approvals, on this thread's connection. Raises `approvals.errors.Refused`."""
+        found = self._origin()
+        example = found.kind == EXAMPLE
+        trust = TrustRoots.example(self.home / EXAMPLE_TRUST) if example else TrustRoots()
+        return Approvals(self._database.conn, trust, found.id, found.kind)
+
+    def _origin(self, kind: str = REAL) -> Origin:
+        with explained(self._path):
+            return origin(self._database.conn, kind)
 
     @contextmanager
     def write_tx(self) -> Iterator[Database]:
