@@ -1,0 +1,41 @@
+"""A second, separately written recomputation of every check, from raw record files alone.
+
+It shares no judging code with ``checks/``: numpy in float64, the standard library, and for chat templates
+jinja2 and tokenizers. What it cannot recompute it answers ``inconclusive``, with the reason, never ``pass``.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from plumbline_mcp.findings.questions import Question, Submission
+from plumbline_mcp.findings.recompute import load, optimizer_step
+from plumbline_mcp.findings.recompute.reading import Cannot
+
+_RECOMPUTES: dict[str, Callable[[Path, Question], Submission]] = {
+    "load": load.recompute,
+    "optimizer_step": optimizer_step.recompute,
+}
+
+
+def known() -> tuple[str, ...]:
+    """The checks that have a recompute."""
+    return tuple(sorted(_RECOMPUTES))
+
+
+def recompute(folder: Path, question: Question) -> Submission:
+    """Answer a question from the files in its folder. Untrusted records never end it with a traceback."""
+    found = _RECOMPUTES.get(question.check)
+    if found is None:
+        return _unanswered(f"there is no recompute of the check {question.check}")
+    try:
+        return found(folder, question)
+    except Cannot as reason:
+        return _unanswered(str(reason))
+    except (ArithmeticError, AttributeError, KeyError, IndexError, TypeError, ValueError, OSError) as error:
+        return _unanswered(f"a record does not fit its format: {type(error).__name__}: {error}")
+    except (MemoryError, RecursionError) as error:
+        return _unanswered(f"a record asks for too much: {type(error).__name__}")
+
+
+def _unanswered(reason: str) -> Submission:
+    return Submission(outcome="inconclusive", reason=reason[:4000])
