@@ -171,7 +171,10 @@ def logs(
 ) -> None:
     """Read a log of a job, its end by default; control characters are shown, not obeyed.
 
-    With --json one page: its text, where it begins, where the next one does, and the size of the log.
+    Offsets count what the job wrote. Of a log above its limit head and tail are kept, also while it runs,
+    and a line says how many bytes were dropped between them.
+    With --json one page: its text, where it begins, where the next one does, what was dropped before it, and
+    how much the job wrote.
 
     Example: plumbline job logs load-0001 --stream err --offset 0
     """
@@ -181,20 +184,41 @@ def logs(
     workspace = _existing(home)
     run = workspace.runs / workspace.run(identifier).run_id
     whose = None if launcher else rank or 0
-    page = read_log(run, whose, stream.value, -most if offset is None else offset, most)
+
+    def read(start: int, limit: int) -> "LogPage":
+        return read_log(run, whose, stream.value, start, limit)
+
+    page = read(-most if offset is None else offset, most)
     if json_output:
         about = page.model_dump(exclude={"data"}) | {"text": page.data.decode("utf-8", "replace")}
         print_json(about)
         return
     text = codecs.getincrementaldecoder("utf-8")("replace")  # a page may end within a character
-    _print_text(text.decode(page.data, final=not follow))
+    page = _print_pages(page, read, most, text)
     if follow:
-        again = lambda start: read_log(run, whose, stream.value, start, most)  # noqa: E731 - one line, used once
-        _follow_log(workspace, identifier, again, page, text)
+        _follow_log(workspace, identifier, read, page, text, most)
+    _print_text(text.decode(b"", final=True))
+
+
+def _print_pages(page: "LogPage", read: "_Read", most: int, text: codecs.IncrementalDecoder) -> "LogPage":
+    """Print a page and, within the bytes that were asked for, what lies behind a gap; returns the last."""
+    while True:
+        if page.dropped:
+            _print_text(f"\n[{page.dropped} bytes of this log were dropped here]\n")
+        _print_text(text.decode(page.data))
+        most -= len(page.data)
+        if not page.data or most <= 0 or page.next_offset >= page.size:
+            return page
+        page = read(page.next_offset, most)
 
 
 def _follow_log(
-    workspace: "Workspace", identifier: str, read: "_Read", page: "LogPage", text: codecs.IncrementalDecoder
+    workspace: "Workspace",
+    identifier: str,
+    read: "_Read",
+    page: "LogPage",
+    text: codecs.IncrementalDecoder,
+    most: int,
 ) -> None:
     """Print what is appended, until the job is over and the log is read to its end."""
     import time
@@ -204,8 +228,7 @@ def _follow_log(
     engine, over = LocalEngine(workspace), False
     while not over or page.data:
         over = engine.status(identifier).state.over
-        page = read(page.next_offset)
-        _print_text(text.decode(page.data, final=over and not page.data))
+        page = _print_pages(read(page.next_offset, most), read, most, text)
         if not page.data and not over:
             time.sleep(0.2)
 
@@ -213,7 +236,7 @@ def _follow_log(
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    _Read = Callable[[int], LogPage]
+    _Read = Callable[[int, int], LogPage]
 
 
 def _print_text(text: str) -> None:

@@ -37,7 +37,8 @@ class BoundedLog:
     """A log that keeps its head and its tail; in between one line says how many bytes were dropped.
 
     The tail lies in two files that take turns, so that it is on disk when we are killed: ``<log>.tail`` and,
-    before it, ``<log>.tail.old``. Both are joined to the log when it is closed.
+    before it, ``<log>.tail.old``; ``<log>.tail.from`` says how many bytes behind the head these begin, so
+    that a reader of the growing log can count what was dropped. They are joined to the log when it is closed.
     """
 
     def __init__(self, path: Path, limit: int) -> None:
@@ -45,7 +46,7 @@ class BoundedLog:
         self._path, self._tail = path, path.with_name(path.name + ".tail")
         self._old = path.with_name(path.name + ".tail.old")
         self._head_left, self._segment = max(limit // 2, 1), max(limit // 4, 1)
-        self._in_segment, self._written = 0, 0
+        self._in_segment, self._written, self._begun = 0, 0, 0
         self.failed = ""
         self._file = path.open("xb", buffering=0)
 
@@ -65,13 +66,22 @@ class BoundedLog:
     def _into_segment(self, data: bytes) -> bytes:
         """Write what fits into the present segment and return the rest."""
         if self._in_segment >= self._segment:
-            self._tail.replace(self._old)
+            self._tail.replace(self._old)  # while there is no tail, the place is not known
+            self._place(self._begun)
+            self._begun += self._in_segment
             self._in_segment = 0
         part = data[: self._segment - self._in_segment]
         with self._tail.open("ab" if self._in_segment else "wb", buffering=0) as file:
             file.write(part)
         self._in_segment += len(part)
         return data[len(part) :]
+
+    def _place(self, begun: int) -> None:
+        """Say how many bytes behind the head the older segment begins."""
+        path = self._path.with_name(self._path.name + ".tail.from")
+        part = path.with_name(path.name + ".part")
+        part.write_text(str(begun), encoding="ascii")
+        part.replace(path)
 
     def close(self) -> None:
         """Join the tail to the head."""
@@ -91,9 +101,9 @@ def join_tail(path: Path, written: int, file: "IO[bytes]") -> None:
         file.write(b"\n[%d bytes of this log were dropped here]\n" % dropped)
     for part in kept:
         file.write(part)
-    for segment in segments:
-        if segment.is_file():
-            segment.unlink()
+    for piece in [*segments, path.with_name(path.name + ".tail.from")]:
+        if piece.is_file():
+            piece.unlink()
 
 
 class Rank:

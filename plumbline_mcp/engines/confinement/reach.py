@@ -74,7 +74,7 @@ def reach(run: Path, interpreter: Path, inputs: list[Path]) -> Reach:
     The interpreter is asked where it imports from, alone and with a clean environment. Raises `OSError` and
     `subprocess.SubprocessError` when it does not answer.
     """
-    secrets = [Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve() / name for name in _SECRETS]
+    secrets = [home / name for home in _homes() for name in _SECRETS]
     workspace = run.parent.parent.resolve()
     ours = [workspace / "runs", *(workspace / f"plumbline.db{end}" for end in ("", "-wal", "-shm"))]
     libraries = [Path(one) for one in os.environ.get("LD_LIBRARY_PATH", "").split(":") if one.startswith("/")]
@@ -87,6 +87,15 @@ def reach(run: Path, interpreter: Path, inputs: list[Path]) -> Reach:
     devices += [path for pattern in _ACCELERATORS for path in Path("/dev").glob(pattern)]
     writes = tuple(run / name for name in WRITTEN)
     return Reach(tuple(dict.fromkeys(reads)), writes, tuple(devices))
+
+
+def _homes() -> list[Path]:
+    """Where our user's keys lie: the home of the account; an id without a name has only what HOME says."""
+    try:
+        return [Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()]
+    except KeyError:
+        said = os.environ.get("HOME", "")
+        return [Path(said).resolve()] if said.startswith("/") else []
 
 
 def import_paths(interpreter: Path) -> list[Path]:

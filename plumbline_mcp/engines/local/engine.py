@@ -22,7 +22,7 @@ from plumbline_mcp.workspace import RunState, StoredRun, Workspace
 _SUPERVISOR = "plumbline_mcp.engines.local.supervisor"
 GONE = "its supervisor was killed; the next run, or plumbline job list, clears up"
 _START_LIMIT_S = 60
-_PASSED = ("LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PYTHONHASHSEED", "TMPDIR")
+_PASSED = ("HOME", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PYTHONHASHSEED", "TMPDIR")
 """What the supervisor needs to start as we did; the job sees what its script says."""
 
 

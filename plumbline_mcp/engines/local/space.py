@@ -10,6 +10,7 @@ from plumbline_mcp.engines.local import writing
 NO_SPACE = os.strerror(errno.ENOSPC)
 
 _LAST_SAID = 2000
+_MOST_DIGITS = 18
 _FULL_BELOW = 64 * 1024
 """Free bytes below which nothing can be written that matters: the job failed for that."""
 
@@ -38,15 +39,24 @@ def join_tails(run: Path, limit: int) -> None:
     """Append what a killed rank left of the ends of its logs, and remove the pieces. At most ``limit`` bytes
     of a piece are read: the job may have put anything in its place."""
     for log in sorted((run / "logs").glob("rank-*.*")):
-        pieces = [log.with_name(log.name + end) for end in (".tail.old", ".tail")]
-        found = [data for piece in pieces if (data := _end_of(piece, limit))]
-        if log.suffix in (".out", ".err") and found:
-            line = b"\n[bytes of this log may have been dropped here: its rank was killed]\n"
+        if log.suffix not in (".out", ".err"):
+            continue
+        old, tail, place = (log.with_name(log.name + end) for end in (".tail.old", ".tail", ".tail.from"))
+        found = [data for piece in (old, tail) if (data := _end_of(piece, limit))]
+        if found:
+            line = _between(old, tail, place)
             with contextlib.suppress(OSError):  # it is no file any more: the seal says so
                 writing.append(log, line + b"".join(found))
-        if log.suffix in (".out", ".err"):
-            for piece in pieces:
-                writing.remove(piece)
+        for piece in (old, tail, place, place.with_name(f"{place.name}.part")):
+            writing.remove(piece)
+
+
+def _between(old: Path, tail: Path, place: Path) -> bytes:
+    """The line between the head of a log and its tail: how many bytes a killed rank dropped, where known."""
+    said = _end_of(place, _MOST_DIGITS) if old.is_file() and tail.is_file() else b"0" * tail.is_file()
+    if not said.isdigit():
+        return b"\n[bytes of this log may have been dropped here: its rank was killed]\n"
+    return b"\n[%d bytes of this log were dropped here: its rank was killed]\n" % int(said)
 
 
 def _end_of(path: Path, most: int = _LAST_SAID) -> bytes:

@@ -72,7 +72,8 @@ class JobLog(View):
     log: str
     offset: int = Field(description="byte at which the text begins")
     next_offset: int = Field(description="pass it as offset for what follows")
-    size: int = Field(description="bytes in the log now")
+    dropped: int = Field(description="bytes right before this page that were not kept")
+    size: int = Field(description="bytes that the job wrote so far")
     state: str
     untrusted_text: str
     next: str
@@ -194,6 +195,7 @@ def _logs(toolset: Toolset, run_id: str, rank: int, stream: Literal["out", "err"
         log=page.log,
         offset=page.offset,
         next_offset=following,
+        dropped=page.dropped,
         size=page.size,
         state=known.state.value,
         untrusted_text=text,

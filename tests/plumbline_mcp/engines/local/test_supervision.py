@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -17,8 +18,10 @@ from plumbline_mcp.engines.local.engine import LocalEngine
 from plumbline_mcp.engines.local.files import RunFiles
 from plumbline_mcp.engines.local.processes import Process, boot_id, marked, process, send
 from plumbline_mcp.engines.local.sweeping import sweep
+from plumbline_mcp.engines.logs import read_log
 from plumbline_mcp.errors import BuildError
 from plumbline_mcp.workspace import RunState, Workspace
+from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline
 from tests.plumbline_mcp.engines.small_pack import launch
 from tests.plumbline_mcp.engines.waiting import WAITING, gone, said_pid, until
 from tests.soak.full_disk import small_disk
@@ -164,6 +167,40 @@ def test_a_log_keeps_its_head_and_its_tail_and_counts_what_was_dropped(
     assert sorted(path.name for path in (run / "logs").iterdir())[-2:] == ["rank-00000.err", "rank-00000.out"]
 
 
+def test_a_growing_log_above_its_limit_is_shown_with_its_tail_and_followed_to_its_end(
+    submitted: Callable[..., Path], workspace: Workspace
+) -> None:
+    body = """
+    import pathlib, sys, time
+    for n in range(20_000): sys.stdout.write('%07d\\n' % n)
+    sys.stdout.flush()
+    pathlib.Path(output, "said").touch()
+    while not pathlib.Path(output, "go").exists(): time.sleep(0.05)
+    print("the end")
+    """
+    run = submitted(body, log_bytes=16_000)
+    until(lambda: (run / "output/said").exists() and read_log(run, 0).size == 160_000)
+    said = b"".join(b"%07d\n" % n for n in range(20_000))
+    shown = plumbline("job", "logs", run.name, "--offset", "0", home=workspace.home).stdout.encode()
+    head, _, rest = shown.partition(b"\n[")
+    count, _, tail = rest.partition(b" bytes of this log were dropped here]\n")
+    assert head == said[:8000]
+    assert tail == said[-len(tail) :]
+    assert len(tail) >= 4000
+    assert len(head) + int(count) + len(tail) == len(said)
+    shown = plumbline("job", "logs", run.name, "--bytes", "16", home=workspace.home).stdout
+    assert shown == "0019998\n0019999\n"
+    command = [LAUNCHER, "job", "logs", run.name, "-f", "--bytes", "16"]
+    following = subprocess.Popen(command, env=environment(workspace.home), stdout=subprocess.PIPE, text=True)
+    assert following.stdout is not None
+    assert following.stdout.readline() == "0019998\n"
+    (run / "output/go").touch()
+    assert following.stdout.read() == "0019999\nthe end\n"
+    assert following.wait(60) == 0
+    assert over(workspace, run).state is State.SUCCEEDED
+    assert read_log(run, 0).size == 160_008
+
+
 def test_the_tail_of_a_killed_rank_is_kept(submitted: Callable[..., Path], workspace: Workspace) -> None:
     body = """
     import os, signal, sys, time
@@ -177,7 +214,8 @@ def test_the_tail_of_a_killed_rank_is_kept(submitted: Callable[..., Path], works
     status = over(workspace, run)
     assert (status.state, status.failed_rank) == (State.FAILED, 0)
     log = RunFolder.open(run).verified("logs/rank-00000.out").read_bytes()
-    assert b"its rank was killed]" in log
+    assert b"\n[8000 bytes of this log were dropped here: its rank was killed]\n" in log
+    assert read_log(run, 0).size == 20_010
     assert log.endswith(b"last words")
 
 
