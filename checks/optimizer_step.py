@@ -18,11 +18,13 @@ class OptimizerStepCheck(Check[StepInputs, StepCase]):
     optimizer state before and after. Plumbline recomputes from these, in float64 and from the recipe's
     settings alone: the loss over the global batch, what each token weighs in the gradient that the
     optimizer gets, the clipped gradient, the learning rate of every step, and every parameter's update.
-    What rounding may change is bounded by a derivation, in units of the dtype that each step computes in.
+    Of every step it reads which trained modules were in eval mode: their dropout and batch norm then do
+    not act, and no number shows it. What rounding may change is bounded by a derivation, in units of the
+    dtype that each step computes in.
 
-    Parts: ranks, supervision, loss, weights, gradient, adapters, clip, schedule, groups, update, state,
-    lost_updates. ``adapters`` names a LoRA scaling that is not the recipe's, because a wrong scaling changes
-    what an update does and shows in no other part: loss, gradients and updates all agree with it.
+    Parts: ranks, supervision, groups, modes, gradient, weights, loss, adapters, clip, schedule, update,
+    state, lost_updates. ``adapters`` names a LoRA scaling that is not the recipe's, because a wrong scaling
+    changes what an update does and shows in no other part: loss, gradients and updates all agree with it.
     """
 
     name: ClassVar[str] = "optimizer_step"
@@ -36,7 +38,8 @@ class OptimizerStepCheck(Check[StepInputs, StepCase]):
     )
     rule: ClassVar[str] = (
         "every token weighs 1/N of the global batch; one norm over all shards; the schedule's rate; every"
-        " parameter held once and decayed as declared; every element within the update's own rounding"
+        " parameter held once and decayed as declared; no trained module in eval mode whose dropout or batch"
+        " norm would act; every element within the update's own rounding"
     )
     training: ClassVar[Literal["none", "one step", "run"]] = "one step"
     records: ClassVar[tuple[str, ...]] = ("steps.jsonl", "events.jsonl", "model.jsonl", "step-*.safetensors")

@@ -12,7 +12,7 @@ from checks.optimization.gradient_parts import StepTokens
 from checks.optimization.tokens import TokenBatch, token_batches
 from checks.optimization.updating import ParameterStep, Unjudgeable, parameter_step
 from checks.optimization.witnesses import contribution, measured
-from checks.records.steps import StepLine
+from checks.records.steps import Inactive, StepLine
 from checks.references.schedules import learning_rate
 from checks.rules import NORM_ROUNDING
 
@@ -136,7 +136,7 @@ def _times_accumulation(case: StepCase) -> StepCase:
     return _weighted(case, lambda batch, batches: float(count))
 
 
-def _changed_groups(case: StepCase, change: Callable[[StepLine], StepLine]) -> StepCase:
+def _changed_lines(case: StepCase, change: Callable[[StepLine], StepLine]) -> StepCase:
     step = _step(case)
     lines = {rank.rank: change(line) for rank in case.ranks if (line := rank.line(step)) is not None}
     return case.with_lines(step, lines)
@@ -162,7 +162,7 @@ def _decay_on_norms(case: StepCase) -> StepCase:
 
     if not any(undecayed & set(group.params) for line in case.lines(_step(case)) for group in line.groups):
         raise NotApplicable("no parameter of the optimizer is declared to be left out of decay")
-    return _changed_groups(case, change)
+    return _changed_lines(case, change)
 
 
 def _half_rate(case: StepCase) -> StepCase:
@@ -175,7 +175,7 @@ def _half_rate(case: StepCase) -> StepCase:
         )
         return line.model_copy(update={"groups": groups})
 
-    return _changed_groups(case, change)
+    return _changed_lines(case, change)
 
 
 def _visible(case: StepCase) -> ParameterStep:
@@ -330,10 +330,27 @@ def _adapter_unscaled(case: StepCase) -> StepCase:
             batches.append(batch.model_copy(update={"adapters": adapters}))
         return line.model_copy(update={"micro_batches": tuple(batches)})
 
-    changed = _changed_groups(case, change)
+    changed = _changed_lines(case, change)
     if not seen:
         raise NotApplicable("no adapter's scaling was recorded")
     return changed
+
+
+def _in_eval_mode(case: StepCase) -> StepCase:
+    if not any(batch.modes for line in case.lines(_step(case)) for batch in line.micro_batches):
+        raise NotApplicable("the records do not tell which modules were in training mode")
+    one = Inactive(module="dropout", setting="p", value=0.1, trained=True)
+
+    def change(line: StepLine) -> StepLine:
+        batches = tuple(
+            batch.model_copy(update={"modes": batch.modes.model_copy(update={"inactive": (one,)})})
+            if batch.modes
+            else batch
+            for batch in line.micro_batches
+        )
+        return line.model_copy(update={"micro_batches": batches})
+
+    return _changed_lines(case, change)
 
 
 FAULTS: tuple[InjectedFault[StepCase], ...] = (
@@ -347,6 +364,7 @@ FAULTS: tuple[InjectedFault[StepCase], ...] = (
     InjectedFault("clipped by the local norm", "clip", "clip-differs", _by_local_norm),
     InjectedFault("not clipped", "clip", "not-clipped", _unclipped),
     InjectedFault("half the learning rate in the schedule", "schedule", "learning-rate-differs", _half_rate),
+    InjectedFault("a dropout in eval mode", "modes", "left-in-eval-mode", _in_eval_mode),
     InjectedFault("decay on norms", "groups", "decay-differs", _decay_on_norms),
     InjectedFault("a skipped group", "update", "not-updated", _skipped),
     InjectedFault("half the update", "update", "update-differs", _half_update),

@@ -8,6 +8,7 @@ from checks.optimization.clip_part import clip_part
 from checks.optimization.gradient_parts import StepTokens, gradient_part, weights_part
 from checks.optimization.group_parts import adapters_part, groups_part, schedule_part
 from checks.optimization.loss_part import loss_part
+from checks.optimization.modes_part import modes_part
 from checks.optimization.ranks_part import ranks_part, supervision_part
 from checks.optimization.tokens import token_batches
 from checks.optimization.update_parts import update_parts
@@ -18,6 +19,7 @@ PARTS = (
     "ranks",
     "supervision",
     "groups",
+    "modes",
     "gradient",
     "weights",
     "loss",
@@ -50,6 +52,7 @@ def _judged(case: StepCase, progress: Progress) -> list[Part]:
         ranks,
         supervision_part(case),
         groups_part(case),
+        modes_part(case),
         gradient_part(case, tokens),
         weights_part(case, tokens),
         loss_part(case, tokens),

@@ -49,8 +49,27 @@ class Adapter(_Record):
     residual: float | None = None
 
 
+class Inactive(_Record):
+    """A module in eval mode that does something in training mode only: ``setting`` says what, e.g. p 0.1."""
+
+    module: str = Field(max_length=1000, description="empty: the model itself")
+    setting: str = Field("", max_length=200)
+    value: float = 0.0
+    trained: bool
+
+
+class Modes(_Record):
+    """Modes of modules in a forward pass: the root's, where they turn from it, and what did not act."""
+
+    training: bool
+    turned: tuple[str, ...] = ()
+    turned_more: int = Field(0, ge=0)
+    inactive: tuple[Inactive, ...] = ()
+    inactive_more: int = Field(0, ge=0)
+
+
 class MicroBatch(_Record):
-    """One forward and backward pass of a rank."""
+    """One forward and backward pass of a rank; ``modes`` None: no backward pass, or not recorded."""
 
     rows: int | None = None
     tokens: int | None = None
@@ -58,6 +77,7 @@ class MicroBatch(_Record):
     loss: float | None = None
     differentiated: float | None = None
     logits_dtype: str | None = None
+    modes: Modes | None = None
     adapters: dict[str, Adapter | None] | None = None
 
 

@@ -25,6 +25,8 @@ class MicroBatch:
         self.log_probs: "torch.Tensor | None" = None
         self.logits_dtype: "str | None" = None
         self.differentiated: "torch.Tensor | None" = None
+        self.modes: "dict[str, object] | None" = None
+        self._reached: "set[bool] | None" = None
         self.went_back = False
 
     @property
@@ -47,6 +49,7 @@ class MicroBatch:
         """
         loss, logits = loss_of(output), logits_of(output)
         found = [value for value in (loss, logits) if value is not None]
+        self._watch(output)
         if not any(value.requires_grad for value in found) and (found or not _requires_grad(output)):
             return False
         with quiet():
@@ -55,6 +58,17 @@ class MicroBatch:
         self.logits = logits if keep_logits else None
         self.log_probs = log_probs_of(output) if keep_logits and logits is None else None
         return True
+
+    def _watch(self, output: object) -> None:
+        """See whether a backward pass comes here: the mode of an evaluation with gradients on is no fault."""
+        if self.modes is None or not any(one["trained"] for one in self.modes["inactive"]):
+            return
+        followed = [value for value in _values(output) if _requires_grad(value)]
+        tensors = [value for value in followed if isinstance(value, torch.Tensor)]
+        if len(tensors) == len(followed) > 0:
+            self._reached = reached = set()
+            for value in tensors:
+                value.register_hook(lambda _: reached.add(True))
 
     def take_targets(self, target: "torch.Tensor") -> None:
         """Targets of a cross-entropy outside the model, whole or without each row's last position."""
@@ -93,6 +107,7 @@ class MicroBatch:
             "loss": number(self.loss),
             "differentiated": number(self.differentiated),
             "logits_dtype": self.logits_dtype,
+            "modes": self.modes if self.went_back and self._reached != set() else None,
         }
 
 
@@ -144,6 +159,15 @@ def log_probs_of(output: object) -> "torch.Tensor | None":
     """The log-probabilities of the next tokens that a fused last layer returned in place of logits."""
     found = _field(output, "log_probs")
     return found if isinstance(found, torch.Tensor) and found.ndim == 2 and found.requires_grad else None
+
+
+def _values(output: object) -> "list[object]":
+    """What a model's output holds."""
+    if isinstance(output, dict):
+        return list(output.values())
+    if isinstance(output, (tuple, list)):
+        return list(output)
+    return [output] if isinstance(output, torch.Tensor) else list(getattr(output, "__dict__", {}).values())
 
 
 def _field(output: object, name: str) -> object:

@@ -10,6 +10,7 @@ from plumbline_recorder.loader_labels import LoaderLabels
 from plumbline_recorder.log_prob_record import LogProbRecord
 from plumbline_recorder.logit_record import LogitRecord
 from plumbline_recorder.micro_batches import MicroBatch, inputs_of
+from plumbline_recorder.module_modes import ModuleModes
 from plumbline_recorder.optimizer_record import Naming
 from plumbline_recorder.reading import local, number, quiet
 from plumbline_recorder.recording import Recording
@@ -27,6 +28,7 @@ class StepRecord:
         self._folder: Path = recording.records
         self.roots: "Roots | None" = None
         self.loader = LoaderLabels()
+        self._modes = ModuleModes()
         self._window: "Window | None" = None
         self._open_steps: "list[Step]" = []
         self._numbers: "dict[int, tuple[int, object]]" = {}
@@ -41,7 +43,9 @@ class StepRecord:
         window = self._current()
         if window.full and not self._compiled(module):
             window.follow(self.roots.root(), self._health)
-        return MicroBatch(inputs_of(module, args, kwargs))
+        batch = MicroBatch(inputs_of(module, args, kwargs))
+        batch.modes = self._modes.take(self.roots.root(), walk=window.full)
+        return batch
 
     def forward_ended(self, module: "torch.nn.Module", batch: MicroBatch, output: object) -> None:
         """The root returned; a pass that no gradient can come from is no micro-batch."""

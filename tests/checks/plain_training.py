@@ -62,12 +62,18 @@ class Conv1D(nn.Module):
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
+        self.dropout = 0.0
         self.input_layernorm = RMSNorm(WIDTH)
         self.up_proj = nn.Linear(WIDTH, 2 * WIDTH, bias=True)
         self.down_proj = nn.Linear(2 * WIDTH, WIDTH, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down_proj(functional.gelu(self.up_proj(self.input_layernorm(x))))
+        inner = functional.gelu(self.up_proj(self.input_layernorm(x)))
+        return x + self.down_proj(functional.dropout(inner, self.dropout) if self.drops else inner)
+
+    @property
+    def drops(self) -> bool:
+        return self.training and self.dropout > 0
 
 
 class TinyModel(nn.Module):
@@ -150,6 +156,12 @@ def make_model(job: dict[str, Any]) -> TinyModel:
     for name, parameter in model.named_parameters():
         if any(name.startswith(prefix.rstrip("*")) for prefix in job.get("frozen", [])):
             parameter.requires_grad_(job["fault"] == "frozen_trained")
+    for layer in model.layers:
+        layer.dropout = job.get("dropout", 0.0)
+    if job["fault"] == "eval_mode":
+        model.eval()
+    for name in job.get("eval", []):
+        model.get_submodule(name).eval()
     model.masked_too = job["fault"] == "masked_trained"
     model.uneven = job["fault"] == "uneven_tokens"
     model.detached = job["fault"] == "detached"

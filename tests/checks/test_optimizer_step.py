@@ -43,6 +43,9 @@ CLEAN: dict[str, dict[str, Any]] = {
     "masters": {"dtype": "bfloat16", "masters": True},
     "own-sgd": {"optimizer": "sgd", "own": "plain"},
     "stochastic-rounding": {**STOCHASTIC, "own": "stochastic"},
+    "dropout": {"dropout": 0.2},
+    "eval-without-dropout": {"fault": "eval_mode"},
+    "frozen-in-eval": {"dropout": 0.2, "frozen": ["layers.0*", "embed_tokens*"], "eval": ["layers.0"]},
 }
 CLEAN_PAIRS: dict[str, dict[str, Any]] = {
     "ddp": {},
@@ -79,6 +82,8 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
     "all-masked": ({"fault": "all_masked"}, "supervision", "nothing-supervised"),
     "logged-doubled": ({"fault": "logged_doubled"}, "loss", "logged-loss-differs"),
     "adapter-scaling": ({"fault": "adapter_scaling", **LORA}, "adapters", "scaling-differs"),
+    "eval-mode": ({"fault": "eval_mode", "dropout": 0.2}, "modes", "left-in-eval-mode"),
+    "layer-in-eval": ({"dropout": 0.2, "eval": ["layers.1"]}, "modes", "left-in-eval-mode"),
     "half-update": ({"optimizer": "sgd", "own": "half"}, "update", "update-differs"),
     "update-lost": ({"optimizer": "sgd", "own": "first_lost"}, "update", "not-updated"),
     "rounding-biased": ({**STOCHASTIC, "own": "truncated"}, "update", "rounding-biased"),
@@ -170,6 +175,16 @@ def test_a_broken_training_of_two_ranks_fails_where_it_is_broken(pairs: dict[str
 def test_two_ranks_that_train_alone_are_told_apart_tensor_by_tensor(pairs: dict[str, Path]) -> None:
     found = codes(judged(pairs["unsynchronised"]))
     assert {("gradient", "replicas-differ"), ("update", "replicas-differ")} <= found
+
+
+def test_a_layer_in_eval_mode_is_named_with_what_it_leaves_out(single: dict[str, Path]) -> None:
+    problems = [found for part, found in judged(single["layer-in-eval"]).problems() if part == "modes"]
+    assert [str(found.place) for found in problems] == ["tensor layers.1, rank 0, step 1"]
+    assert problems[0].expected == "training mode (dropout 0.2 acts)"
+    assert problems[0].found == "eval mode in 3 of 3 steps; modes turn at layers.1"
+    whole = [found for part, found in judged(single["eval-mode"]).problems() if part == "modes"]
+    assert [found.place.tensor for found in whole] == ["layers.0", "layers.1"]
+    assert "the whole model is in eval mode" in str(whole[0].found)
 
 
 def test_declared_bf16_in_place_is_reported_as_a_departure(single: dict[str, Path]) -> None:

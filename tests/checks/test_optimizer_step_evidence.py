@@ -242,6 +242,18 @@ def test_a_line_that_does_not_fit_is_inconclusive(run: Path, text: str) -> None:
     assert "steps.jsonl, line 4" in verdict.reason
 
 
+def test_without_the_modes_of_a_step_its_dropout_is_not_judged(run: Path) -> None:
+    def change(line: dict[str, Any]) -> dict[str, Any]:
+        for batch in line["micro_batches"] if line["step"] == 2 else ():
+            batch["modes"] = None
+        return line
+
+    verdict = judged(lines_changed(run, change, "steps.jsonl"))
+    assert outcomes(verdict)["modes"] is Outcome.NOT_EVALUATED
+    found = [problem for _, problem in verdict.problems()]
+    assert [(problem.code, problem.place.step) for problem in found] == [("modes-unknown", 2)]
+
+
 def test_a_step_count_that_is_no_number_is_not_evaluated(run: Path) -> None:
     def change(tensors: dict[str, Any], about: dict[str, str]) -> None:
         tensors["state.before.norm.weight.step"] = np.array(np.nan, np.float32)

@@ -43,6 +43,7 @@ ONE_RANK = (
     "sampled",
     "metrics_only",
     "exchanged_midway",
+    "modes_that_turn",
     "trainer_plain",
     "trainer_bfloat16",
     "trainer_smoothed",
@@ -327,6 +328,24 @@ def test_labels_follow_the_place_where_they_were_seen(one: Path) -> None:
     on = labels >= 0
     assert on.sum() == 16
     np.testing.assert_array_equal(labels[:, :-1][on[:, :-1]], ids[:, 1:][on[:, :-1]])
+
+
+def test_modes_tell_what_did_not_act(one: Path) -> None:
+    steps = [line["micro_batches"] for line in lines(records(one, "modes_that_turn"), "steps")]
+    first, second, third = (batches[-1]["modes"] for batches in steps)
+    assert (first["training"], first["turned"]) == (True, ["frozen"])
+    assert first["inactive"] == [
+        {"module": "frozen.1", "class": "Dropout", "setting": "p", "value": 0.3, "trained": False}
+    ]
+    assert (second["training"], second["turned"]) == (True, ["norm", "two"])
+    assert [(each["module"], each["setting"], each["value"]) for each in second["inactive"]] == [
+        ("norm", "track_running_stats", 1.0),
+        ("two", "dropout", 0.1),
+    ]
+    assert (third["training"], third["turned"]) == (False, [])
+    found = [(each["module"], each["trained"]) for each in third["inactive"]]
+    assert found == [("", True), ("norm", True), ("two", True), ("rectifier", True), ("frozen.1", False)]
+    assert [batch["modes"] is None for batch in steps[1]] == [True, False, False]
 
 
 def test_the_model_is_described_at_start_and_end(one: Path) -> None:

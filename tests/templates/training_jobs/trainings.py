@@ -360,6 +360,45 @@ def exchanged_midway() -> tuple:
 exchanged_midway.settings = {"record_steps": []}
 
 
+class Recurrent(nn.Module):
+    """Parts that act in training mode only, each in its own way, and a frozen one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.frozen = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3)).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(LENGTH)
+        self.one, self.two = (
+            nn.LSTM(WIDTH, WIDTH, layers, batch_first=True, dropout=0.1) for layers in (1, 2)
+        )
+        self.rectifier, self.linear = nn.RReLU(), nn.RReLU(0.2, 0.2)
+        self.attention_dropout, self.drop_last, self.layerdrop = 0.4, True, 0.0
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> object:
+        x = self.norm(self.frozen(self.embedding(input_ids)))
+        x = self.linear(self.rectifier(self.two(self.one(x)[0])[0]))
+        logits = self.head(F.dropout(x, self.attention_dropout, self.training))
+        return {"loss": mean_loss(logits, labels), "logits": logits}
+
+
+def modes_that_turn() -> tuple:
+    """Step 1 in training mode but for the frozen part, step 2 without two parts, step 3 in eval mode."""
+    model = Recurrent()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model.frozen.eval()
+    loop(model, [optimizer], steps=1)
+    model.eval()
+    model(*batch())  # an evaluation with gradients on: no backward pass goes through it
+    model.train()
+    model.norm.eval()
+    model.two.eval()
+    loop(model, [optimizer], steps=1)
+    model.eval()
+    loop(model, [optimizer], steps=1)
+    return model, [optimizer]
+
+
 # transformers
 
 
