@@ -59,8 +59,9 @@ class LoadCheck(Check[LoadInputs, LoadCase]):
     safetensors itself, decodes low-precision formats with its own decoders, arranges the tensors as the
     pack's name map says, casts them once to the recipe's dtype, and compares digests shard by shard. Where
     they differ, whole values or samples say how: transposed, permuted, wrongly scaled, re-initialised,
-    copied in part. A framework that builds the model without memory leaves nothing to fill: what its loader
-    leaves out is then initialised and shows under `values`, and `filled` does not apply.
+    copied in part. A framework that builds the model without memory leaves nothing to fill before the load:
+    there torch itself fills the memory that it hands out meanwhile, so that a tensor, or a part of one, that
+    the loader made and never wrote shows even where its memory held the right values before.
     """
 
     name = "load"

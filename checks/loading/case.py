@@ -13,6 +13,8 @@ from checks.verdict import Evidence, Outcome, Problem
 PASSES = ("loaded-1", "loaded-2")
 """The moments after each load: the second one follows a fill with the complementary pattern."""
 BUILT = "built"
+HANDED_OUT = "handed-out"
+"""The point of a fill by torch itself: of the memory that it handed out while the release was loaded."""
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,17 @@
 """The parts beside the values: names, shapes, dtypes, what is still filled, buffers, ties, replicas."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from checks.loading.assembling import distinct_boxes
 from checks.loading.buffers import is_computed, unlike_reference
-from checks.loading.case import BUILT, PASSES, LoadCase, is_loadable
+from checks.loading.case import BUILT, HANDED_OUT, PASSES, LoadCase, is_loadable
 from checks.loading.expected import Expected
 from checks.loading.kinds import listed
 from checks.loading.values_part import still_filled
-from checks.records.model_records import Recorded
+from checks.records.model_records import FillLine, Recorded
 from checks.references.checkpoints.comparing import blocks
 from checks.rules import MAX_PROBLEMS_LISTED
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
@@ -165,34 +165,63 @@ def _dtype(case: LoadCase, expected: Expected, entry: Recorded) -> Problem:
 def filled_part(case: LoadCase) -> Part:
     """No element is left as it was filled: no NaN of a fill, and both loads end with the same bytes.
 
-    Where nothing held memory before the load, nothing was filled, and an empty look is no pass.
+    Tensors that held memory before the load were filled then; those that the load made come from memory that
+    was filled when it was handed out. Of what was neither nothing is known, and an empty look is no pass.
     """
     passes = [when for when in PASSES if any(rank.at(when) for rank in case.ranks)]
     held = {when: case.loadable() if when == case.moment else case.holders(when) for when in passes}
-    named = {name for _, line in case.fills() for name in line.names}
-    problems, judged = list[Problem](), 0
     last = held.get(case.moment, {})
+    filled = _filled(case)
+    problems = list[Problem]()
     for name, entries in sorted(last.items()):
         others = {entry.rank: entry for entry in held[passes[0]].get(name, [])} if len(passes) > 1 else {}
-        judged += bool(others) or entries[0].line.nonfinite is not None
         wrong = next(_left(case, name, entries, others), None)
         if wrong is not None:
             problems.append(wrong)
-    note = (
-        f"{len(named & set(last))} of {len(last)} tensors held memory before the load and were filled; the"
-        " others were made by the load itself"
-    )
     if len(passes) == 1:
         problems.append(_one_pass(passes[0]))
-    if last and not problems and named.isdisjoint(last):
+    judged = sum(name in filled for name in last)
+    if last and not problems and not judged:
         return not_applicable("filled", _NOTHING_FILLED.format(len(last)))
     coverage = Coverage(judged=judged, total=len(last), unit="tensors")
-    return part_of("filled", problems, coverage=coverage, notes=(note,), limit=MAX_PROBLEMS_LISTED)
+    notes = tuple(_how_filled(last, filled))
+    return part_of("filled", problems, coverage=coverage, notes=notes, limit=MAX_PROBLEMS_LISTED)
+
+
+def _filled(case: LoadCase) -> dict[str, FillLine]:
+    """Every tensor that was filled, with the first line that says so; earlier points come first."""
+    found: dict[str, FillLine] = {}
+    for _, line in sorted(case.fills(), key=lambda each: each[1].point == HANDED_OUT):
+        for name in line.names:
+            found.setdefault(name, line)
+    return found
+
+
+def _how_filled(last: Mapping[str, object], filled: Mapping[str, FillLine]) -> Iterator[str]:
+    lines = [filled[name] for name in last if name in filled]
+    made = [line for line in lines if line.point == HANDED_OUT]
+    largest = sum(line.pattern == "largest" for line in made)
+    yield (
+        f"{len(lines) - len(made)} of {len(last)} tensors held memory before the load and were filled;"
+        f" {len(made)} were made by the load, from memory that torch fills when it hands it out"
+    )
+    if largest:
+        yield (
+            f"{largest} of them hold integers, filled with their largest value in both loads: a part that was"
+            " left shows under values, except where the release holds that value too"
+        )
+    unknown = len(last) - len(lines)
+    if unknown:
+        yield (
+            f"{unknown} were made by the load from memory that nothing filled: what it left of them shows"
+            " under values, unless the memory held the release's values before"
+        )
 
 
 _NOTHING_FILLED = (
-    "none of {} tensors held memory before the load: the framework builds the model without any; what"
-    " its loader leaves out is then initialised, and shows under values"
+    "none of {} tensors held memory before the load, and the job's torch fills none that it hands out (torch"
+    " 2.2 and newer do): what the loader leaves out shows under values, unless its memory held the release's"
+    " values before"
 )
 
 

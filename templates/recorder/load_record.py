@@ -2,12 +2,14 @@
 
 Floats are filled with NaN. Whole numbers and packed formats have no such value: their bytes are filled with
 one pattern in the first load and with its complement in the second: what differs between them was not loaded.
+What the load itself makes comes from memory that torch fills as it hands it out (`EmptyMemory`).
 """
 
 import json
 import weakref
 
 import torch
+from plumbline_recorder.empty_memory import EmptyMemory
 from plumbline_recorder.journal import Journal
 from plumbline_recorder.model_record import model_lines
 from plumbline_recorder.parameter_names import plain_name, tensors_of, unwrapped
@@ -27,6 +29,13 @@ class LoadRecord:
         """``number``: 1 or 2, which decides the pattern."""
         self._recording, self._journal, self._number = recording, journal, number
         self._touched: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
+        self._filled: "set[str]" = set()
+        self._empty = EmptyMemory()
+        self._empty.start()
+
+    def end(self) -> bool:
+        """Nothing is filled any more. Returns whether torch filled all memory that it handed out."""
+        return self._empty.stop()
 
     def fill_module(self, module: "torch.nn.Module", point: str) -> None:
         """Fill every parameter and persistent buffer that has memory.
@@ -54,8 +63,12 @@ class LoadRecord:
                 self._write(mine)
                 names.setdefault(self._pattern(mine), []).append(plain_name(name))
         for pattern, filled in names.items():
-            line = {"pass": self._number, "point": point, "pattern": pattern, "names": filled}
-            self._journal.write("fills", line)
+            self._note(point, pattern, filled)
+
+    def _note(self, point: str, pattern: str, names: "list[str]") -> None:
+        line = {"pass": self._number, "point": point, "pattern": pattern, "names": names}
+        self._filled.update(names)
+        self._journal.write("fills", line)
 
     def _pattern(self, tensor: "torch.Tensor") -> str:
         return "nan" if _has_nan(tensor) else "bytes %02x" % PATTERNS[self._number]
@@ -73,8 +86,11 @@ class LoadRecord:
 
     def loaded(self, module: "torch.nn.Module", number: int) -> None:
         """Write ``model.jsonl`` lines and, within the job's limit, every tensor whole."""
-        inner = unwrapped(module)
-        tensors = [(each.name, each.tensor) for each in tensors_of(inner) if not each.tensor.is_meta]
+        every, inner = self.end(), unwrapped(module)
+        held = [each for each in tensors_of(inner) if not each.tensor.is_meta]
+        tensors = [(each.name, each.tensor) for each in held]
+        if every:
+            self._note_made([(each.name, each.tensor) for each in held if each.persistent])
         with quiet():
             total = sum(local(value).numel() * local(value).element_size() for _, value in tensors)
         whole = total <= self._recording.record_bytes
@@ -85,6 +101,16 @@ class LoadRecord:
             self._journal.write("model", line)
         if whole:
             self._write_values(tensors, number)
+
+    def _note_made(self, tensors: "list[tuple[str, torch.Tensor]]") -> None:
+        """Tensors that the load made: no memory was there before it that `fill` could have filled."""
+        names: "dict[str, list[str]]" = {}
+        for name, value in tensors:
+            if name not in self._filled:
+                pattern = "nan" if _has_nan(value) else "largest"
+                names.setdefault(pattern, []).append(name)
+        for pattern, made in names.items():
+            self._note("handed-out", pattern, made)
 
     def _write_values(self, tensors: "list[tuple[str, torch.Tensor]]", number: int) -> None:
         file, count, size = None, 0, 0

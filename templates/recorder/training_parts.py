@@ -44,6 +44,7 @@ class TrainingParts:
 
     def begin_load(self, number: int) -> None:
         """A load begins: memory that it has to overwrite is filled from now on."""
+        self._end_load()
         self._load = LoadRecord(self._recording, self._journal, number)
         self._hooks.fill_with(self._load)
 
@@ -75,7 +76,12 @@ class TrainingParts:
 
     def remove(self) -> None:
         """Stop listening."""
+        self._end_load()
         self._hooks.remove()
+
+    def _end_load(self) -> None:
+        if self._load is not None:
+            self._load.end()
 
     def facts(self) -> "dict[str, object]":
         """What ``recorder.json`` says beside the state."""

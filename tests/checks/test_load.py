@@ -159,11 +159,22 @@ def test_a_load_into_no_memory_is_no_look_at_what_was_filled(release: Path, tmp_
     empty = part(load_check(run.seal(), release), "filled")
     assert (empty.applicable, empty.outcome) == (False, Outcome.NOT_EVALUATED)
     assert "none of 21 tensors held memory before the load" in empty.reason
-    fill = {"format": 1, "pass": 1, "point": "before", "pattern": "nan", "names": [DOWN, "scratch"]}
+    fill = {"format": 1, "pass": 1, "point": "before-load", "pattern": "nan", "names": [DOWN, "scratch"]}
     run.append("records/rank-00000/fills.jsonl", [fill])
     looked = part(load_check(run.seal(), release), "filled")
     assert (looked.applicable, looked.outcome) == (True, Outcome.PASS)
+    assert str(looked.coverage) == "1 of 21 tensors"
     assert "1 of 21 tensors held memory" in looked.notes[0]
+    assert "20 were made by the load from memory that nothing filled" in looked.notes[1]
+    rest = [name for name, _ in loaded(release).named_parameters() if name != DOWN]
+    made = [fill | {"pass": number, "point": "handed-out", "names": rest} for number in (1, 2)]
+    run.append("records/rank-00000/fills.jsonl", made)
+    whole = part(load_check(run.seal(), release), "filled")
+    assert str(whole.coverage) == "21 of 21 tensors"
+    assert whole.notes == (
+        "1 of 21 tensors held memory before the load and were filled; 20 were made by the load, from memory"
+        " that torch fills when it hands it out",
+    )
 
 
 def test_a_single_load_cannot_show_that_integers_were_loaded(release: Path, tmp_path: Path) -> None:

@@ -50,6 +50,25 @@ def test_a_load_shows_what_it_left_out(tmp_path: Path) -> None:
     assert "scratch" not in filled
 
 
+def test_memory_that_a_load_is_handed_is_filled_though_it_held_the_right_values(tmp_path: Path) -> None:
+    shutil.copytree(RECORDER, tmp_path / "hooks/plumbline_recorder")
+    command = [sys.executable, str(JOBS / "loading.py"), str(tmp_path), "recycled"]
+    subprocess.run(command, capture_output=True, check=True)
+    folder = tmp_path / "records/rank-00000"
+    found = lines(folder, "fills")
+    for line in found:
+        fits("fill_line", line)
+    assert {(line["pass"], line["point"], line["pattern"]) for line in found} == {
+        (number, "handed-out", pattern) for number in (1, 2) for pattern in ("nan", "largest")
+    }
+    assert {name for line in found for name in line["names"] if line["pattern"] == "largest"} == {"counts"}
+    for number in (1, 2):
+        tensors = load_file(folder / f"loaded-{number}-000.safetensors")
+        left = {name: np.isnan(value).sum(-1).tolist() for name, value in tensors.items() if value.ndim == 2}
+        assert left.pop("a.weight") == [0, 0, 0, 0, 3]
+        assert not any(any(rows) for rows in left.values())
+
+
 def test_a_second_load_call_does_not_wipe_the_first(tmp_path: Path) -> None:
     shutil.copytree(RECORDER, tmp_path / "hooks/plumbline_recorder")
     command = [sys.executable, str(JOBS / "loading.py"), str(tmp_path), "in-parts"]

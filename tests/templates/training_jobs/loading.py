@@ -1,10 +1,14 @@
-"""Loads a small model twice, filled before: ``loading.py RUN [in-parts]``; leaves a bias and a buffer out."""
+"""Loads a small model twice: ``loading.py RUN [in-parts | recycled]``.
+
+By itself it leaves a bias and a buffer out. ``recycled`` makes each tensor during the load, of memory that held
+its right values just before, and copies nothing into the last row of one.
+"""
 
 import sys
 import types
 from pathlib import Path
 
-RUN, IN_PARTS = Path(sys.argv[1]), len(sys.argv) > 2
+RUN, HOW = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
 sys.path.append(str(RUN / "hooks"))
 from plumbline_recorder.training_recorder import TrainingRecorder  # noqa: E402 - the path is set first
 
@@ -27,12 +31,33 @@ class Model(nn.Module):
         self.register_buffer("scratch", torch.ones(2), persistent=False)
 
 
+def made_of_used_memory(value: torch.Tensor, rows: int) -> nn.Parameter:
+    """A parameter with some rows of ``value``; the memory of the others held them before it was freed."""
+    for _ in range(8):
+        del_me = value.clone()
+        del del_me
+    made = torch.empty_like(value)
+    made[:rows] = value[:rows]
+    return nn.Parameter(made)
+
+
 torch.manual_seed(1)
 source = Model()
 values = source.state_dict()
 for number in (1, 2):
     recorder.begin_load(number)
-    if IN_PARTS:
+    if HOW == "recycled":
+        with torch.device("meta"):
+            model = Model()
+        for name, value in values.items():
+            owner, _, last = name.rpartition(".")
+            if last == "counts":
+                model.counts = value.clone()
+            else:
+                rows = len(value) - (name == "a.weight")
+                setattr(model.get_submodule(owner), last, made_of_used_memory(value, rows))
+        model.h.weight = model.e.weight
+    elif HOW == "in-parts":
         model = Model()
         for prefix in ("a.", "b."):
             part = {name[2:]: value for name, value in values.items() if name.startswith(prefix)}
