@@ -4,7 +4,8 @@ What is signed is the finding by content: its text, its claim, the digests of ve
 what each verifier answered. A finding that a reviewer rejects is refused, with the reason.
 """
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from pydantic import JsonValue
 
@@ -14,8 +15,8 @@ from approvals.errors import Refused
 from approvals.statement import Action, Decision, Request, Statement
 from approvals.ticket import Ticket, TicketState
 from plumbline_mcp.errors import UsageError
-from plumbline_mcp.findings.finding import spelled
-from plumbline_mcp.findings.records import StoredFinding, verification_digest
+from plumbline_mcp.findings.finding import Finding, spelled
+from plumbline_mcp.findings.records import StoredFinding, Verification, verification_digest
 from plumbline_mcp.findings.states import State
 from plumbline_mcp.findings.store import Findings
 from plumbline_mcp.workspace import Workspace
@@ -23,33 +24,46 @@ from plumbline_mcp.workspace import Workspace
 _STATE = {Action.FINDING: State.CONFIRMED, Action.DEPARTURE: State.DEPARTURE}
 
 
-def request_of(stored: StoredFinding, requester: str, departure: str = "") -> Request:
-    """What the reviewer is asked; ``departure`` cites where the framework documents it."""
-    finding = stored.finding
-    action = Action.DEPARTURE if departure else Action.FINDING
-    kind = "accept as documented departure" if departure else "confirm"
+def finding_content(finding: Finding) -> JsonValue:
+    """The finding as it stands in what is signed: without its state, numbers as text."""
+    told: JsonValue = spelled(finding.model_dump(mode="json", exclude={"state"}))
+    return told
+
+
+def finding_subjects(finding: Finding, verifications: Iterable[Verification]) -> dict[str, str]:
+    """Digests of the finding, its verdicts, its runs and every verification that was answered."""
     subjects = {"finding": finding.sha256}
     subjects |= {f"verdict {name}": sha256 for name, sha256 in finding.verdict_sha256.items()}
     subjects |= {f"run {name}": sha256 for name, sha256 in finding.run_sha256.items()}
-    answered = [one for one in stored.verifications if one.submitted]
-    subjects |= {f"verification {one.id}": verification_digest(one) for one in answered}
+    answered = [one for one in verifications if one.submitted]
+    return subjects | {f"verification {one.id}": verification_digest(one) for one in answered}
+
+
+def request_of(stored: StoredFinding, requester: str, policy: str, departure: str = "") -> Request:
+    """What the reviewer is asked; ``departure`` cites where the framework documents it.
+
+    ``policy`` is the text of today's policy, so that whoever reads the evidence later has it.
+    """
+    finding = stored.finding
+    kind = "accept as documented departure" if departure else "confirm"
     verifiers: list[JsonValue] = [
         {"id": one.id, "principal": one.principal, "way": str(one.way), "result": str(one.comparison.result)}
-        for one in answered
+        for one in stored.verifications
         if one.comparison is not None
     ]
-    content: dict[str, Any] = {
-        "finding": spelled(finding.model_dump(mode="json", exclude={"state"})),
+    content: dict[str, JsonValue] = {
+        "finding": finding_content(finding),
         "state": str(finding.state),
         "verifications": verifiers,
+        "policy": policy,
     }
     if departure:
         content["documented"] = departure
     return Request(
-        action=action,
+        action=Action.DEPARTURE if departure else Action.FINDING,
         title=f"{kind} {finding.id}: {finding.title}"[:200],
         content=content,
-        subjects=subjects,
+        subjects=finding_subjects(finding, stored.verifications),
         requester=requester,
         evidence=tuple(f"{one.source} {one.file} {one.span}".strip()[:200] for one in finding.evidence),
     )
@@ -64,10 +78,9 @@ def ask(workspace: Workspace, finding_id: str, requester: str, departure: str = 
             State.DISPUTED: "propose a new finding with what the verifier saw",
         }.get(stored.state, "nothing follows")
         raise UsageError(f"{finding_id} is {stored.state}: only a rebuilt finding is decided", step)
-    try:
-        return workspace.approvals.request(request_of(stored, requester, departure))
-    except Refused as error:
-        raise UsageError(error.message, error.next_step) from error
+    with _foreseen():
+        request = request_of(stored, requester, _policy(workspace), departure)
+        return workspace.approvals.request(request)
 
 
 def decide(workspace: Workspace, finding_id: str, requester: str, departure: str = "") -> StoredFinding:
@@ -77,7 +90,8 @@ def decide(workspace: Workspace, finding_id: str, requester: str, departure: str
     Rejected: refused, with the reviewer's reason. Raises `UsageError` for an approval that does not hold.
     """
     store = Findings(workspace)
-    ticket = _asked(workspace, store.get(finding_id), departure)
+    with _foreseen():
+        ticket = _asked(workspace, store.get(finding_id), departure)
     if ticket is None:
         ticket = ask(workspace, finding_id, requester, departure)
     if ticket.state is TicketState.APPROVED:
@@ -113,7 +127,7 @@ def _asked(workspace: Workspace, stored: StoredFinding, departure: str) -> Ticke
     ticket = _newest(workspace, stored, Action.DEPARTURE if departure else Action.FINDING)
     if ticket is None or not (ticket.state.open or ticket.state is TicketState.REJECTED):
         return None
-    wanted = request_of(stored, ticket.request.requester, departure)
+    wanted = request_of(stored, ticket.request.requester, _policy(workspace), departure)
     return ticket if wanted.content_sha256 == ticket.request.content_sha256 else None
 
 
@@ -132,7 +146,9 @@ def _confirmed(store: Findings, finding_id: str, ticket: Ticket) -> StoredFindin
     approvals = store.workspace.approvals
     stored = store.get(finding_id)
     departure = _documented(ticket)
-    wanted = request_of(stored, ticket.request.requester, departure)
+    with _foreseen():
+        policy = _policy(store.workspace)
+    wanted = request_of(stored, ticket.request.requester, policy, departure)
     if digest(wanted.content) != ticket.request.content_sha256 or wanted.subjects != ticket.request.subjects:
         raise UsageError(
             f"what {ticket.id} approves is not {finding_id} as it is now",
@@ -142,7 +158,7 @@ def _confirmed(store: Findings, finding_id: str, ticket: Ticket) -> StoredFindin
     def consume() -> None:
         approvals.consume(ticket.id, wanted.content_sha256, 1)
 
-    try:
+    with _foreseen():
         return store.step(
             finding_id,
             _STATE[ticket.request.action],
@@ -151,8 +167,6 @@ def _confirmed(store: Findings, finding_id: str, ticket: Ticket) -> StoredFindin
             ticket=ticket.id,
             consume=consume,
         )
-    except Refused as error:
-        raise UsageError(error.message, error.next_step) from error
 
 
 def _refused(store: Findings, finding_id: str, ticket: Ticket) -> StoredFinding:
@@ -162,17 +176,31 @@ def _refused(store: Findings, finding_id: str, ticket: Ticket) -> StoredFinding:
     if not rejected:
         raise UsageError(f"{ticket.id} is rejected and holds no decision", "withdraw it and ask again")
     last = rejected[-1]
-    try:
+    trust = approvals.trust
+    with _foreseen():
         statement = Statement.parse(last.statement)
-        if statement.ticket != ticket.id or statement.request_sha256 != ticket.request.sha256:
-            raise Refused(f"the rejection of {ticket.id} is about another request", "ask again")
-        trust = approvals.trust
         signatures.verify(
             statement.bytes(), last.signature, statement.signer, trust, trust.namespace, statement.issued
         )
+    if (statement.ticket, statement.request_sha256) != (ticket.id, ticket.request.sha256):
+        raise UsageError(f"the rejection of {ticket.id} is about another request", "ask again")
+    return store.step(finding_id, State.REFUSED, statement.signer, reason=statement.reason, ticket=ticket.id)
+
+
+@contextmanager
+def _foreseen() -> Iterator[None]:
+    """A refusal of the approvals as an error of the program."""
+    try:
+        yield
     except Refused as error:
         raise UsageError(error.message, error.next_step) from error
-    return store.step(finding_id, State.REFUSED, statement.signer, reason=statement.reason, ticket=ticket.id)
+
+
+def _policy(workspace: Workspace) -> str:
+    """The text of today's policy. Raises `Refused` when there is none."""
+    trust = workspace.approvals.trust
+    trust.policy()
+    return trust.policy_file.read_text(encoding="utf-8")
 
 
 def _documented(ticket: Ticket) -> str:

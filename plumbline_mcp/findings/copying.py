@@ -121,7 +121,8 @@ class _Copy:
         for name, given in job.inputs.items():
             if Path(given).exists():
                 self._place(name, Path(given))
-        self._pack(job.framework)
+        if "framework" not in self.stored.inputs:
+            self._pack(job.framework)
 
     def _record(self) -> str:
         self.records.append(f"record-{len(self.records) + 1}")

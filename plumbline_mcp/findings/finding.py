@@ -1,7 +1,7 @@
 """A finding: one root cause on one framework, with the claim that a verifier rebuilds and its evidence."""
 
 from enum import IntEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -150,7 +150,7 @@ def content_digest(finding: Finding) -> str:
     return digest(spelled(finding.model_dump(mode="json", exclude={"state"})))
 
 
-def spelled(value: object) -> object:
+def spelled(value: Any) -> Any:
     """The value with every float as its shortest exact text."""
     if isinstance(value, float):
         return repr(value)

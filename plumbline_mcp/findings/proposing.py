@@ -19,7 +19,7 @@ from plumbline_mcp.scan.seals import broken_seal
 from plumbline_mcp.version import system_version
 from plumbline_mcp.workspace import RunState, StoredVerdict, Workspace
 
-_MANIFEST_FIRST = ("records/", "output/", "exit/", "logs/")
+_FIRST = ("records/", "output/", "exit/", "logs/")
 
 
 def proposal_of(given: dict[str, Any]) -> Proposal:
@@ -171,21 +171,26 @@ def _runs(workspace: Workspace, stored: list[StoredVerdict], handles: tuple[Hand
 
 
 def _own_evidence(workspace: Workspace, verdict: Verdict, place: Where) -> tuple[Handle, ...]:
-    """What the verdict itself rests on, where the proposer names nothing: at most ten files."""
-    span = _span(place)
+    """What the verdict itself rests on, where the proposer names nothing: the file of the place, else ten."""
     if verdict.run_id:
         run = workspace.runs / verdict.run_id
         own = [Path(e.path) for e in verdict.evidence if Path(e.path).is_relative_to(run)]
-        names = sorted(path.relative_to(run).as_posix() for path in own)
-        first = [name for prefix in _MANIFEST_FIRST for name in names if name.startswith(prefix)]
         manifest = _sealed_run(workspace, verdict.run_id).manifest
-        return tuple(
-            Handle(source=verdict.run_id, file=name, span=span, sha256=manifest[name][0])
-            for name in first[:10]
-            if name in manifest
-        )
-    kept = [evidence for evidence in verdict.evidence if len(evidence.sha256) == 64]
-    return tuple(Handle(source=verdict.id, file=e.path, span=span, sha256=e.sha256) for e in kept[:10])
+        names = sorted({path.relative_to(run).as_posix() for path in own} & manifest.keys(), key=_order)
+        known = [Handle(source=verdict.run_id, file=name, sha256=manifest[name][0]) for name in names]
+    else:
+        kept = [evidence for evidence in verdict.evidence if len(evidence.sha256) == 64]
+        known = [Handle(source=verdict.id, file=e.path, sha256=e.sha256) for e in kept]
+    file = str(place.get("file", ""))
+    there = [one for one in known if file and (one.file == file or one.file.endswith(f"/{file}"))]
+    span = _span(place)
+    return tuple(one.model_copy(update={"span": span}) for one in there) or tuple(known[:10])
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Records before outputs before logs."""
+    fitting = (number for number, prefix in enumerate(_FIRST) if name.startswith(prefix))
+    return next(fitting, len(_FIRST)), name
 
 
 def _span(place: Where) -> str:
