@@ -169,7 +169,7 @@ def _broken(row: tuple[object, ...], expected: int, before: str) -> str:
         return f"entry {expected} is missing (the next one is {entry.seq})"
     if entry.prev != before:
         return f"entry {expected} does not follow the one before it"
-    if entry.computed_hash() != entry.hash:
+    if canonical(entry.detail) != row[4] or entry.computed_hash() != entry.hash:
         return f"entry {expected} was changed: its content does not give its hash"
     return ""
 

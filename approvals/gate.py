@@ -94,7 +94,7 @@ class Gate:
         asked = [entry.detail for entry in log if entry.event == REQUESTED]
         if request.sha256 != row.sha256 or asked != [row.facts()]:
             raise Refused(f"the request {row.id} is not the one that was asked: its row was changed", AGAIN)
-        if row.id != f"{ticket_prefix(self._origin.id, request)}-{row.n}":
+        if (row.prefix, row.id) != (prefix := ticket_prefix(self._origin.id, request), f"{prefix}-{row.n}"):
             raise Refused(f"the ticket {row.id} is not that of its request", AGAIN)
         if any(entry.event == WITHDRAWN for entry in log):
             raise Refused(f"{row.id} was withdrawn", AGAIN)

@@ -19,6 +19,7 @@ from approvals.errors import Refused
 from approvals.gate import DECIDED, REQUESTED, USED, WITHDRAWN, Approved, Gate, ticket_prefix, uses_left
 from approvals.origin import EXAMPLE, Origin
 from approvals.policy import Policy, Rule
+from approvals.signatures import sign
 from approvals.statement import Action, Decision, Request, Statement, as_stored, stored_request
 from approvals.tables import RequestRow
 from approvals.ticket import Decided, Ticket, TicketState
@@ -122,13 +123,20 @@ class Approvals:
 
     # --- deciding ---------------------------------------------------------------------------------------
 
-    def draft(self, ticket_id: str, decision: Decision | str, signer: str, reason: str = "") -> Statement:
-        """What the signer has to sign. Raises `Refused` where the signature could not count."""
+    def draft(
+        self, ticket_id: str, decision: Decision | str, signer: str, reason: str = "", seen: str = ""
+    ) -> Statement:
+        """What the signer has to sign. Raises `Refused` where the signature could not count.
+
+        ``seen`` is the digest of the request that was shown to the signer: another one is refused.
+        """
         decision, now = Decision(decision), self._now()
         with read_transaction(self.connection):
             self._gate.hold_log()
             asked = self._decidable(ticket_id, decision, signer, now)
             length, head = AuditLog(self.connection).last()
+        if seen not in ("", asked.request.sha256):
+            raise Refused(f"{ticket_id} changed while it was shown", "read it again before signing")
         asked.rule.refuse_signer(signer, asked.request.requester)
         refuse_silence(asked.request, decision, reason)
         in_token = all(enrolled.key.hardware for enrolled in self.trust.signers_of(signer))
@@ -165,6 +173,24 @@ class Approvals:
             self._note(DECIDED, asked.row.id, tables.decision_rows(self.connection, asked.row.id)[-1].facts())
             self._set_state(asked.row.id, self._decided_state(asked), statement.reason)
         return self.ticket(ticket_id)
+
+    def decide(
+        self,
+        ticket_id: str,
+        decision: Decision | str,
+        signer: str,
+        reason: str = "",
+        key: Path | None = None,
+        seen: str = "",
+    ) -> Ticket:
+        """Draft, sign on the terminal (the example's key: without one) and record. Raises `Refused`.
+
+        ``key`` is the private key; by default the one that was enrolled on this machine. ``seen``: see `draft`.
+        """
+        statement = self.draft(ticket_id, decision, signer, reason, seen)
+        private = key or self.trust.key_of(signer)
+        signature = sign(statement.bytes(), private, self.trust.namespace, tty=not self.trust.is_example)
+        return self.record(ticket_id, statement, signature)
 
     # --- using ------------------------------------------------------------------------------------------
 

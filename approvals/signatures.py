@@ -10,6 +10,7 @@ from approvals.trust import Signer, TrustRoots
 
 MAX_SIGNATURE = 16 * 1024
 
+_ELSEWHERE = "sign at a terminal, or write the statement with --statement-to and sign it elsewhere"
 _BEGIN = "-----BEGIN SSH SIGNATURE-----\n"
 
 
@@ -27,7 +28,8 @@ def sign(data: bytes, key: Path, namespace: str, tty: bool) -> str:
         file.write_bytes(data)
         arguments = ["-Y", "sign", "-f", str(key), "-n", namespace, str(file)]
         if tty:
-            failed = "wrong passphrase, or no touch" if ssh_keygen.run_on_terminal(arguments) else ""
+            code = ssh_keygen.run_on_terminal(arguments, _ELSEWHERE)
+            failed = "wrong passphrase, or no touch" if code else ""
         else:
             done = ssh_keygen.run(arguments)
             failed = ssh_keygen.said(done) if done.returncode else ""

@@ -84,15 +84,15 @@ def run(
         raise Refused(f"ssh-keygen did not answer for {TIMEOUT_S} s", "repeat it") from error
 
 
-def run_on_terminal(arguments: Sequence[str]) -> int:
-    """Run it on the terminal, where it asks for the passphrase. Raises `Refused` without a terminal."""
+def run_on_terminal(arguments: Sequence[str], elsewhere: str) -> int:
+    """Run it on the terminal, where it asks for the passphrase; the exit code.
+
+    Raises `Refused` without a terminal, with ``elsewhere`` as the next step.
+    """
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        raise Refused(
-            "there is no terminal on which the passphrase could be asked",
-            "sign at a terminal, or write the statement with --statement-to and sign it elsewhere",
-        ) from error
+        raise Refused("there is no terminal on which the passphrase could be asked", elsewhere) from error
     try:
         return subprocess.run(
             [program(), *arguments],
@@ -104,7 +104,7 @@ def run_on_terminal(arguments: Sequence[str]) -> int:
             check=False,
         ).returncode
     except subprocess.TimeoutExpired as error:
-        raise Refused(f"nothing was signed within {TERMINAL_TIMEOUT_S} s", "repeat it") from error
+        raise Refused(f"nothing was typed within {TERMINAL_TIMEOUT_S} s", "repeat it") from error
     finally:
         os.close(terminal)
 
@@ -180,7 +180,7 @@ def make_key(path: Path, comment: str, empty_passphrase: bool = False) -> None:
         done = run([*arguments, "-N", ""])
         if done.returncode:
             raise Refused(f"no key could be made at {path}: {said(done)}", "check the folder and its space")
-    elif run_on_terminal(arguments):
+    elif run_on_terminal(arguments, "make it at a terminal, or name one with --key"):
         raise Refused(f"no key was made at {path}", "repeat it and give the same passphrase twice")
 
 

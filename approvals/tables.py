@@ -7,8 +7,9 @@ The triggers stop accidents. Whoever owns the file can drop them, so nothing tha
 import sqlite3
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from approvals.errors import Refused
 from approvals.ticket import TicketState
 
 TABLES = (
@@ -146,10 +147,15 @@ def create(connection: sqlite3.Connection) -> None:
 def rows(
     connection: sqlite3.Connection, model: type[_Row], sql: str, values: dict[str, Any] | tuple[Any, ...] = ()
 ) -> list[_Row]:
-    """The rows of a query as models."""
+    """The rows of a query as models. Raises `Refused` for a row that is none."""
     cursor = connection.execute(sql, values)
     names = [column[0] for column in cursor.description]
-    return [model.model_validate(dict(zip(names, row, strict=True))) for row in cursor]
+    try:
+        return [model.model_validate(dict(zip(names, row, strict=True))) for row in cursor]
+    except ValidationError as error:
+        raise Refused(
+            f"a row of the queue is damaged: {str(error).splitlines()[0]}", "restore a copy of the database"
+        ) from error
 
 
 def insert(connection: sqlite3.Connection, table: str, values: dict[str, Any]) -> None:

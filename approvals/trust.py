@@ -133,6 +133,14 @@ class TrustRoots:
             )
         return valid
 
+    def local_signer(self) -> str:
+        """The one reviewer whose key lies on this machine. Raises `Refused` when it is not one."""
+        names = {s.principal for s in self.enrolled() if not s.revoked and self.key_of(s.principal).exists()}
+        if len(names) == 1:
+            return names.pop()
+        known = ", ".join(sorted(names)) or "no reviewer's key lies here"
+        raise Refused(f"it is not clear who signs ({known})", "name the reviewer with --as NAME")
+
     def enrol(
         self,
         principal: str,

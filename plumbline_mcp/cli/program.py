@@ -17,8 +17,11 @@ from plumbline_mcp.cli import (
     faults,
     init,
     job,
+    key,
     listing,
     onboard,
+    policy,
+    queue,
     reevaluate,
     report,
     run,
@@ -32,7 +35,24 @@ from plumbline_mcp.cli.stopping import Stopping
 _TRACEBACK = "PLUMBLINE_TRACEBACK"
 _STOPPING = Stopping()
 
-_ORDER = (check, run, job, listing, show, report, init, onboard, faults, serve, doctor, reevaluate, version)
+_ORDER = (
+    check,
+    run,
+    job,
+    queue,
+    key,
+    policy,
+    listing,
+    show,
+    report,
+    init,
+    onboard,
+    faults,
+    serve,
+    doctor,
+    reevaluate,
+    version,
+)
 
 
 class Verbs(TyperGroup):
@@ -126,12 +146,13 @@ def _stopped(arguments: list[str]) -> ExitCode:
 
 
 def _explained(error: Exception, arguments: list[str]) -> ExitCode:
+    from approvals.errors import Refused
     from checks.errors import CannotJudge, CheckError
     from plumbline_mcp.errors import PlumblineError
 
     if os.environ.get(_TRACEBACK):
         raise error
-    if isinstance(error, CheckError | PlumblineError):
+    if isinstance(error, CheckError | PlumblineError | Refused):
         code = ExitCode.COULD_NOT_JUDGE if isinstance(error, CannotJudge) else ExitCode.USAGE
         return _say(error.message, error.next_step, code, arguments)
     if isinstance(error, OSError):
