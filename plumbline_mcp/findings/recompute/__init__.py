@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plumbline_mcp.findings.questions import Question, Submission
-from plumbline_mcp.findings.recompute import load, optimizer_step
+from plumbline_mcp.findings.recompute import export, load, optimizer_step
 from plumbline_mcp.findings.recompute.reading import Cannot
 
 _RECOMPUTES: dict[str, Callable[[Path, Question], Submission]] = {
+    "export": export.recompute,
     "load": load.recompute,
     "optimizer_step": optimizer_step.recompute,
 }

@@ -41,12 +41,17 @@ class Made:
 
     def build(self, read: Callable[[str], Floats], config: Table) -> Floats:
         """float64 of the parameter. Raises `Cannot` where the tensors do not fit together."""
-        stacked = any(step.get("op") == "stack" for step in self.steps)
         arrays = [[read(name) for name in names] for names in self.sources]
+        first = self.steps[0] if self.steps else {}
         try:
-            values = [np.stack(each) if stacked else each[0] for each in arrays]
+            if first.get("op") == "stack":
+                values = [np.stack(each) for each in arrays]
+            elif first.get("over"):
+                values = [np.concatenate(each, int(first.get("axis", 0))) for each in arrays]
+            else:
+                values = [each[0] for each in arrays]
             for step in self.steps:
-                values = self._after(step, values, config)
+                values = values if step.get("over") else self._after(step, values, config)
         except (ValueError, IndexError) as error:
             raise Cannot(f"{self.name[:200]} cannot be made as the name map says: {error}") from error
         return values[0]
@@ -116,6 +121,12 @@ class NamesMap:
                 gathered.setdefault(place[:2], {})[place[2:]] = name
         for (number, targets), parts in gathered.items():
             rule = self.rules[number]
+            if not rule.get("operations"):
+                _put(
+                    found,
+                    *(Made(rule_target, ((name,),)) for rule_target in targets for name in parts.values()),
+                )
+                continue
             count = 1 + max(index for _, index in parts)
             wanted = [[(at, index) for index in range(count)] for at in range(len(rule["from"]))]
             if count > len(parts) or any(key not in parts for keys in wanted for key in keys):
@@ -128,13 +139,15 @@ class NamesMap:
     def _place(self, name: str) -> tuple[int, tuple[str, ...], int, int] | None:
         """(rule, targets, pattern, number stacked over) of a tensor."""
         for number, rule in enumerate(self.rules):
-            over = next((s.get("over") for s in rule.get("operations", []) if s.get("op") == "stack"), None)
+            steps = rule.get("operations", [])
+            over = steps[0].get("over") if steps else None
             for at, pattern in enumerate(rule["from"]):
                 match = _expression(pattern).fullmatch(name)
                 if match:
                     values = match.groupdict()
                     index = int(values.pop(over)) if over else 0
-                    return number, tuple(_filled(target, values) for target in rule["to"]), at, index
+                    targets = rule["to"] if steps else [rule["to"][at]]  # without operations: renamed
+                    return number, tuple(_filled(target, values) for target in targets), at, index
         return None
 
     def kept_wider(self, name: str, dtype: str) -> bool:
@@ -145,10 +158,11 @@ class NamesMap:
         )
 
 
-def _put(found: dict[str, Made], one: Made) -> None:
-    if one.name in found:
-        raise Cannot(f"the name map makes {one.name[:200]} twice")
-    found[one.name] = one
+def _put(found: dict[str, Made], *made: Made) -> None:
+    for one in made:
+        if one.name in found:
+            raise Cannot(f"the name map makes {one.name[:200]} twice")
+        found[one.name] = one
 
 
 def _filled(target: str, values: dict[str, str]) -> str:
