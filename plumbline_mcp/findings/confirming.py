@@ -156,7 +156,7 @@ def _confirmed(store: Findings, finding_id: str, ticket: Ticket) -> StoredFindin
         )
 
     def consume() -> None:
-        approvals.consume(ticket.id, wanted.content_sha256, 1)
+        approvals.consume(ticket.id, wanted.content_sha256, 1, wanted.subjects)
 
     with _foreseen():
         return store.step(

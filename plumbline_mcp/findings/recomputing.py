@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from importlib import import_module
 from pathlib import Path
 from typing import IO
 
@@ -23,11 +22,9 @@ TIME_LIMIT_S = 3600.0
 
 def recomputed_checks() -> frozenset[str]:
     """Names of the checks that have a recomputation."""
-    try:
-        module = import_module(MODULE)
-    except ModuleNotFoundError:
-        return frozenset()
-    return frozenset(getattr(module, "CHECKS", ()))
+    from plumbline_mcp.findings.recompute import known  # numpy is imported when somebody asks
+
+    return frozenset(known())
 
 
 def recompute(folder: Path, timeout_s: float = TIME_LIMIT_S) -> Submission:
