@@ -67,6 +67,7 @@ class Gate:
     def hold_log(self) -> None:
         """Raise `Refused` when the log does not hold, or is another workspace's."""
         witness.refuse_broken_log(self._connection)
+        self._hold_counts()
         noted = [
             (entry.subject, entry.detail.get("kind"))
             for entry in witness.entries(self._connection, "event", CREATED)
@@ -76,6 +77,17 @@ class Gate:
                 f"by the audit log this is not the {self._origin.kind} workspace {self._origin.id}",
                 "restore a copy of the database, or begin a new workspace",
             )
+
+    def _hold_counts(self) -> None:
+        """No row without its entry, no entry without its row, whichever ticket it is about."""
+        for table, event in (("requests", REQUESTED), ("decisions", DECIDED), ("uses", USED)):
+            sql = f"select (select count(*) from {table}), (select count(*) from audit where event = ?)"  # noqa: S608 - our own names
+            stored, noted = self._connection.execute(sql, (event,)).fetchone()
+            if stored != noted:
+                raise Refused(
+                    f"there are {stored} {table}, and the audit log holds {noted}: rows or entries are gone",
+                    "restore a copy of the database, or begin a new workspace",
+                )
 
     def asked(self, ticket_id: str, now: int) -> Asked:
         """A request that may be decided or used now: as it was asked, open, under today's policy."""
@@ -94,7 +106,8 @@ class Gate:
         asked = [entry.detail for entry in log if entry.event == REQUESTED]
         if request.sha256 != row.sha256 or asked != [row.facts()]:
             raise Refused(f"the request {row.id} is not the one that was asked: its row was changed", AGAIN)
-        if (row.prefix, row.id) != (prefix := ticket_prefix(self._origin.id, request), f"{prefix}-{row.n}"):
+        prefix = ticket_prefix(self._origin.id, request)
+        if (row.prefix, row.id) != (prefix, f"{prefix}-{row.n}"):
             raise Refused(f"the ticket {row.id} is not that of its request", AGAIN)
         if any(entry.event == WITHDRAWN for entry in log):
             raise Refused(f"{row.id} was withdrawn", AGAIN)

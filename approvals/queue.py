@@ -185,7 +185,8 @@ class Approvals:
     ) -> Ticket:
         """Draft, sign on the terminal (the example's key: without one) and record. Raises `Refused`.
 
-        ``key`` is the private key; by default the one that was enrolled on this machine. ``seen``: see `draft`.
+        ``key`` is the private key, by default the one that was enrolled on this machine. ``seen`` is that of
+        `draft`.
         """
         statement = self.draft(ticket_id, decision, signer, reason, seen)
         private = key or self.trust.key_of(signer)
