@@ -147,8 +147,8 @@ def _one_key_two_names(world: World, queue: Queue) -> None:
     """The trust roots were edited by hand: one key stands there under two names."""
     queue = Queue(queue.connection, world.doubled, queue.clock)
     ticket = queue.approvals.request(request(action=Action.CHECK, content="doubled")).id
-    for name in ("ada", "lovelace"):
-        statement = queue.approvals.draft(ticket, "approve", name)
+    drafts = [queue.approvals.draft(ticket, "approve", name) for name in ("ada", "lovelace")]
+    for statement in drafts:
         attacks.plant(queue.connection, ticket, statement, signed(statement, world.ada, NAMESPACE))
     use(queue, ticket)
 

@@ -30,6 +30,16 @@ def test_each_class_is_accepted_in_its_honest_form(world: World, name: str) -> N
         assert outcome(world, name, random.Random(seed), honest=True) == ""
 
 
+@pytest.mark.parametrize("name", ["forged", "self signed", "wrong namespace"])
+def test_without_the_signature_check_a_class_of_signatures_is_accepted(
+    world: World, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cases fail at the signature, not at something that is wrong with them by accident."""
+    signer = world.trust.signers_of("ada")[0]
+    monkeypatch.setattr("approvals.decisions.verify", lambda *_: signer)
+    assert "" in {outcome(world, name, random.Random(seed), honest=False) for seed in range(8)}
+
+
 def test_of_a_thousand_bad_approvals_none_is_accepted(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
