@@ -43,6 +43,10 @@ class Answer:
         """Take in flaws."""
         self.flaws += flaws
 
+    def first(self, part: str) -> None:
+        """Name a part as the cause of what the others show."""
+        self._parts = (part, *(each for each in self._parts if each != part))
+
     def measured(self, part: str, name: str, value: float) -> None:
         """Take in a value under the name that a question asks for; what is not finite has none."""
         if math.isfinite(value):
