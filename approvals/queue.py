@@ -310,6 +310,8 @@ class Approvals:
             "tier": request_tier(self.kind, self._database(), request.requester_uid).value,
             "state": TicketState.PENDING.value,
         }
+        if stored_request(as_stored(request)).sha256 != request.sha256:
+            raise Refused("the content does not come back from JSON as it went in", "give plain JSON values")
         tables.insert(self.connection, "requests", values)
         row = self._row(ticket_id)
         self._note(REQUESTED, ticket_id, row.facts())

@@ -156,9 +156,22 @@ def refuse_open_key(private: Path, public: PublicKey) -> None:
         )
     if b"incorrect passphrase" not in done.stderr:
         raise Refused(f"cannot tell whether {private} has a passphrase: {said(done)}", "name another key")
-    embedded = run(["-l", "-f", str(private)])
-    if public.fingerprint.encode() not in embedded.stdout:
+    embedded = _embedded(private)
+    if embedded and public.fingerprint not in embedded:
         raise Refused(f"{private} is not the private key of {public.fingerprint}", "name its own .pub file")
+
+
+def _embedded(private: Path) -> str:
+    """What ssh-keygen says of the public half inside a private key; "" where it cannot be read (PEM).
+
+    It is given a descriptor: of a path it would read the ``.pub`` file beside it.
+    """
+    descriptor = os.open(private, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        done = run(["-l", "-f", f"/proc/self/fd/{descriptor}"], pass_fds=[descriptor])
+    finally:
+        os.close(descriptor)
+    return "" if done.returncode else done.stdout.decode(errors="replace")
 
 
 def refuse_shared_file(private: Path) -> None:

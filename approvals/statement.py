@@ -5,6 +5,7 @@ which policy, and the state of the audit log that its signer saw. It holds integ
 that its canonical JSON is the same bytes everywhere.
 """
 
+import json
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -87,6 +88,7 @@ class Request(BaseModel):
     def _bounded(cls, content: JsonValue) -> JsonValue:
         try:
             size = len(canonical(content))
+            json.dumps(content, ensure_ascii=False).encode()  # half a surrogate pair is no text
         except RecursionError as error:
             raise ValueError("the content is nested too deeply") from error
         if size > MAX_CONTENT:

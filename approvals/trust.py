@@ -264,7 +264,8 @@ class TrustRoots:
         """Hold the folder, made when missing, for one change at a time. Raises `Refused`."""
         self._refuse_workspace()
         try:
-            (self.folder / "keys").mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self.folder, self.folder / "keys"):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self.folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise Refused(
