@@ -43,8 +43,9 @@ def serve_http(
 ) -> None:
     """Serve streamable HTTP on loopback until interrupted; port 0 takes a free one.
 
-    One random bearer token is made for each start and printed, with the client's configuration, on
-    standard error, or as one line of JSON on standard output. Raises `UsageError` when the port is taken.
+    The client's configuration is printed on standard error, or as one line of JSON on standard output, with
+    one random bearer token of this start; where a reviewer is enrolled tokens are minted instead. Raises
+    `UsageError` when the port is taken.
     """
     from plumbline_mcp.server.transports import http
 

@@ -4,10 +4,11 @@ import difflib
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # argument errors reach the agent as they are
@@ -15,17 +16,27 @@ os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # argument errors rea
 from mcp.server import MCPServer
 from mcp.server.auth.provider import TokenVerifier
 from mcp.server.auth.settings import AuthSettings
+from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CallToolResult, InputRequiredResult
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS, CallToolResult, GetPromptResult, InputRequiredResult
+from mcp.types import Prompt as MCPPrompt
+from mcp.types import ResourceTemplate as MCPResourceTemplate
+from mcp.types import Tool as MCPTool
+from pydantic import AnyUrl
 
 from approvals.visible import visible_line
-from plumbline_mcp.server.prompts import add_prompts
+from plumbline_mcp.errors import UsageError
+from plumbline_mcp.server.prompts import add_prompts, prompt_role
 from plumbline_mcp.server.resources import add_resources
+from plumbline_mcp.server.roles import READERS, Role, caller, require_role
 from plumbline_mcp.server.tools import checks, jobs, records, status, tensors, verdicts
-from plumbline_mcp.server.toolset import Toolset
+from plumbline_mcp.server.toolset import Toolset, foreseen
 
 NAME = "plumbline"
+TOOLS = (status, checks, verdicts, jobs, records, tensors)
+"""The modules whose tools are served, in the order of the list."""
 INSTRUCTIONS = """\
 Plumbline judges LLM training against references that share no code with it, from files; it trains nothing.
 1. scan_status first: what has been judged, the one next call. Prompt day0_onboarding: the whole first day.
@@ -52,7 +63,7 @@ def build(
     ``pythons`` are interpreters that its tools may run.
     """
     toolset = Toolset(home, pythons)
-    for part in (status, checks, verdicts, jobs, records, tensors):
+    for part in TOOLS:
         part.add_tools(toolset)
     with _plain_log():
         server = _Server(
@@ -66,29 +77,72 @@ def build(
             subscriptions=False,
             log_level="WARNING",
         )
+        server.tool_roles = toolset.roles
     add_resources(server, toolset)
     add_prompts(server)
     return server
 
 
 class _Server(MCPServer[None]):
-    """The SDK's server, with a next step where a tool does not exist."""
+    """The SDK's server as one role sees it, with a next step where a tool does not exist.
+
+    What a role may not use is not listed to it and refused before it is looked at; each tool refuses again.
+    """
+
+    tool_roles: Mapping[str, frozenset[Role]] = MappingProxyType({})
+
+    async def list_tools(self) -> list[MCPTool]:
+        """The tools of the caller's role."""
+        role = caller().role
+        return [tool for tool in await super().list_tools() if role in self.tool_roles[tool.name]]
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool; raises `ToolError`."""
-        try:
+        if name in self.tool_roles:
+            _gate(name, self.tool_roles[name])
             return await super().call_tool(name, arguments, context)
-        except ToolError as error:
-            known = [tool.name for tool in await self.list_tools()]
-            if name in known:
-                raise
-            near = difflib.get_close_matches(name, known, n=1) or ["check_list"]
-            asked = visible_line(name, 80)
-            raise ToolError(
-                f"there is no tool {asked!r}: {', '.join(known)} are there. Next: {near[0]}(...)"
-            ) from error
+        known = [tool.name for tool in await self.list_tools()]
+        near = (difflib.get_close_matches(name, known, n=1) or known)[0]
+        asked = visible_line(name, 80)
+        raise ToolError(f"there is no tool {asked!r}: {', '.join(known)} are there. Next: {near}(...)")
+
+    async def list_resource_templates(self) -> list[MCPResourceTemplate]:
+        """The resources, to whom they are open."""
+        return await super().list_resource_templates() if caller().role in READERS else []
+
+    async def read_resource(
+        self, uri: AnyUrl | str, context: Context[None, Any] | None = None
+    ) -> Iterable[ReadResourceContents] | InputRequiredResult:
+        """Read a resource; raises `ResourceError`."""
+        try:
+            require_role("this resource", READERS)
+        except UsageError as error:
+            raise ResourceError(f"{error.message}. Next: {error.next_step}") from error
+        return await super().read_resource(uri, context)
+
+    async def list_prompts(self) -> list[MCPPrompt]:
+        """The prompts of the caller's role."""
+        role = caller().role
+        return [prompt for prompt in await super().list_prompts() if role is prompt_role(prompt.name)]
+
+    async def get_prompt(
+        self, name: str, arguments: dict[str, Any] | None = None, context: Context[None, Any] | None = None
+    ) -> GetPromptResult | InputRequiredResult:
+        """A prompt; raises `MCPError`."""
+        try:
+            require_role(f"the prompt {visible_line(name, 80)}", (prompt_role(name),))
+        except UsageError as error:
+            raise MCPError(INVALID_PARAMS, error.message) from error
+        return await super().get_prompt(name, arguments, context)
+
+
+def _gate(tool: str, roles: frozenset[Role]) -> None:
+    try:
+        require_role(tool, roles)
+    except UsageError as error:
+        raise foreseen(error) from error
 
 
 @contextmanager

@@ -8,8 +8,15 @@ from mcp.types import INVALID_PARAMS
 from pydantic import Field
 
 from approvals.visible import visible_line
+from plumbline_mcp.server.roles import Role
 
 _LONGEST = 500
+_ROLES = {"day0_onboarding": Role.AGENT, "rebuild_finding": Role.VERIFIER}
+
+
+def prompt_role(name: str) -> Role:
+    """Whom a prompt is for."""
+    return _ROLES.get(name, Role.AGENT)
 
 
 def add_prompts(server: MCPServer[None]) -> None:

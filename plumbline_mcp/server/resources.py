@@ -10,6 +10,7 @@ from approvals.visible import visible, visible_line
 from checks.errors import CheckError, Inconclusive
 from plumbline_mcp.errors import PlumblineError
 from plumbline_mcp.server.located import open_inside, sealed_run
+from plumbline_mcp.server.roles import READERS, require_role
 from plumbline_mcp.server.toolset import Toolset
 
 DEFAULT_LENGTH = 2**16
@@ -29,6 +30,7 @@ def add_resources(server: MCPServer[None], toolset: Toolset) -> None:
     )
     def verdict(verdict_id: str) -> str:
         try:
+            require_role("this resource", READERS)
             stored = toolset.workspace.verdict(verdict_id)
         except (CheckError, PlumblineError) as error:
             raise _refused(error) from error
@@ -58,6 +60,7 @@ def _bytes(toolset: Toolset, run_id: str, name: str, offset: int, length: int) -
     if not (offset >= 0 and 1 <= length <= MAX_LENGTH):
         raise ResourceError(f"offset starts at 0 and length is 1 to {MAX_LENGTH}, not {offset} and {length}")
     try:
+        require_role("this resource", READERS)
         run = sealed_run(toolset, run_id)
         recorded = run.manifest.get(name)
         if recorded is None or recorded[1] <= VERIFIED_UP_TO:

@@ -14,10 +14,12 @@ from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetad
 from mcp.types import CallToolResult, ResourceLink, TextContent, ToolAnnotations
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from approvals.errors import Refused
 from approvals.visible import visible_line
 from checks.errors import CheckError
 from plumbline_mcp.arguments import next_call, refusal
 from plumbline_mcp.errors import PlumblineError
+from plumbline_mcp.server.roles import READERS, Role, require_role
 from plumbline_mcp.server.running import RunningChecks
 from plumbline_mcp.server.schemas import answer_schema, input_schema, outline
 
@@ -53,6 +55,8 @@ class Toolset:
         self._home = home
         self.pythons = tuple(pythons)
         self.tools: list[Tool] = []
+        self.roles: dict[str, frozenset[Role]] = {}
+        """Tool name to the roles that see it and may call it."""
         self.running = RunningChecks()
         self.shown: set[str] = set()
         """Verdicts whose problems an agent of this process has seen: the status goes on from there."""
@@ -85,13 +89,17 @@ class Toolset:
         description: str | None = None,
         parameters: list[inspect.Parameter] | None = None,
         outlined: tuple[str, ...] = (),
+        roles: Iterable[Role | str] | None = None,
     ) -> None:
         """Make a tool of a function that returns ``answer`` (or `Linked`); its docstring is the description.
 
         ``parameters`` stands for the function's own where those are generated. ``outlined``: the fields of
-        the answer that are told here, where another tool tells all.
+        the answer that are told here, where another tool tells all. ``roles`` may list and call it: by
+        default the agent, and where nothing but reading is done the read-only role too.
         """
         name = name or function.__name__
+        allowed = frozenset(map(Role, roles if roles is not None else _default_roles(annotations)))
+        self.roles[name] = allowed
         parameters = parameters or list(inspect.signature(function, eval_str=True).parameters.values())
         arguments = _arguments(name, parameters)
         metadata = FuncMetadata(
@@ -100,7 +108,7 @@ class Toolset:
             output_schema=outline(_answer_schema(answer), outlined),
         )
         tool = _Told(
-            fn=_wrapped(function),
+            fn=_wrapped(function, name, allowed),
             name=name,
             title=title,
             description=description or inspect.getdoc(function) or "",
@@ -148,29 +156,39 @@ def _arguments(name: str, parameters: list[inspect.Parameter]) -> type[ArgModelB
 _answer_schema = cache(answer_schema)
 
 
-def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its failures foreseen and its answer in the wire's form; sync stays sync."""
+def _default_roles(annotations: ToolAnnotations) -> tuple[Role, ...]:
+    return READERS if annotations.read_only_hint else (Role.AGENT,)
+
+
+def _wrapped(function: Callable[..., Any], name: str, roles: frozenset[Role]) -> Callable[..., Any]:
+    """The function for its roles alone, its failures foreseen, its answer as on the wire; sync stays sync.
+
+    The list of tools and the server's own gate know the roles too; this is the one that no client and no
+    other way to the tool gets around.
+    """
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def call(*args: Any, **arguments: Any) -> CallToolResult:
             try:
+                require_role(name, roles)
                 return _result(await function(*args, **arguments))
-            except (CheckError, PlumblineError) as error:
+            except (CheckError, PlumblineError, Refused) as error:
                 raise foreseen(error) from error
     else:
 
         @functools.wraps(function)
         def call(*args: Any, **arguments: Any) -> CallToolResult:
             try:
+                require_role(name, roles)
                 return _result(function(*args, **arguments))
-            except (CheckError, PlumblineError) as error:
+            except (CheckError, PlumblineError, Refused) as error:
                 raise foreseen(error) from error
 
     return call
 
 
-def foreseen(error: CheckError | PlumblineError) -> ToolError:
+def foreseen(error: CheckError | PlumblineError | Refused) -> ToolError:
     """The tool error of a foreseen failure: what happened, then the next step."""
     text = visible_line(error.message, ERROR_LIMIT)
     return ToolError(

@@ -3,6 +3,7 @@
 import gc
 import hmac
 import json
+import logging
 import os
 import secrets
 import socket
@@ -12,29 +13,69 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import AnyHttpUrl
 from starlette.types import ASGIApp
 
-from plumbline_mcp.errors import UsageError
+from approvals.errors import Refused
+from approvals.visible import visible_line
+from plumbline_mcp.errors import PlumblineError, UsageError
 from plumbline_mcp.server.application import NAME, build
+from plumbline_mcp.server.roles import STDIO_NAME, Role
+from plumbline_mcp.server.tokens import Token, Tokens, existing_workspace, start_token_counts
 
 HOST = "127.0.0.1"
+TOKEN_VARIABLE = "PLUMBLINE_TOKEN"  # noqa: S105 - the name of a variable
+"""What stands for the token in a client's configuration where this program does not know it."""
+
+_MINTED = f"a reviewer is enrolled, so tokens are minted: plumbline token mint; put one into {TOKEN_VARIABLE}"
+_LOG = logging.getLogger(__name__)
 
 
-class OneToken:
-    """Accepts the one token that was made at this start."""
+class KnownTokens:
+    """Looks each request's token up: the one of this start while it counts, and those that were minted.
 
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
+    ``start`` is the token of this start, empty for none.
+    """
+
+    def __init__(self, home: Path | None, start: str = "") -> None:
+        self._home = home
+        self._start = start.encode()
+        self._minted: Tokens | None = None
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Who the token stands for; None for any other token."""
-        if not hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self._token):
+        """Who the token stands for, in which role; None for any other text."""
+        return await anyio.to_thread.run_sync(self._known, token)
+
+    def _known(self, token: str) -> AccessToken | None:
+        try:
+            if self._is_start(token):
+                return _access(STDIO_NAME, Role.AGENT, None) if start_token_counts(self._home) else None
+            found = self._find(token)
+        except (PlumblineError, Refused) as error:
+            _LOG.warning("a token is refused: %s", visible_line(error.message))
             return None
-        return AccessToken(token="-", client_id="local", scopes=["agent"])  # noqa: S106 - the token stays here
+        return _access(found.name, found.role, found.ticket) if found else None
+
+    def _is_start(self, token: str) -> bool:
+        given = token.encode("utf-8", "surrogateescape")
+        return bool(self._start) and hmac.compare_digest(given, self._start)
+
+    def _find(self, token: str) -> Token | None:
+        if self._minted is None:
+            workspace = existing_workspace(self._home)
+            if workspace is None:
+                return None
+            self._minted = Tokens(workspace)
+        return self._minted.find(token)
+
+
+def _access(name: str, role: Role, ticket: str | None) -> AccessToken:
+    """``subject`` also keeps the sessions of two tokens apart: one opened with another token is not found."""
+    return AccessToken(token="-", client_id=name, scopes=[role.value], subject=ticket)  # noqa: S106 - the token stays here
 
 
 def stdio(home: Path | None, pythons: Iterable[Path] = ()) -> None:
@@ -46,12 +87,14 @@ def stdio(home: Path | None, pythons: Iterable[Path] = ()) -> None:
 
 
 def http(port: int, home: Path | None, pythons: Iterable[Path] = (), *, announce_json: bool = False) -> None:
-    """Serve HTTP on loopback until interrupted. Raises `UsageError` when the port is taken.
+    """Serve HTTP on loopback until interrupted. Raises `UsageError` when the port is taken, and `Refused`.
 
-    Address and token are told on standard error; with ``announce_json`` as one line on standard output.
+    Address and token are told on standard error; with ``announce_json`` as one line on standard output. Where
+    a reviewer is enrolled there is no token of this start: tokens are minted.
     """
+    own = start_token_counts(home)
     listening = listen(port)
-    port, token = listening.getsockname()[1], secrets.token_urlsafe(32)
+    port, token = listening.getsockname()[1], secrets.token_urlsafe(32) if own else ""
     application = http_application(home, port, token, pythons)
     stream = sys.stdout if announce_json else sys.stderr
     stream.write(announcement(port, token) if announce_json else client_configuration(port, token))
@@ -75,12 +118,13 @@ def listen(port: int) -> socket.socket:
 
 
 def http_application(home: Path | None, port: int, token: str, pythons: Iterable[Path] = ()) -> ASGIApp:
-    """The web application: no token is 401, a foreign Origin 403, a foreign Host 421."""
+    """The web application: no token is 401, a foreign Origin 403, a foreign Host 421.
+
+    ``token`` is that of this start, empty where only minted ones count.
+    """
     hosts = [f"{HOST}:{port}", f"localhost:{port}"]
-    auth = AuthSettings(
-        issuer_url=AnyHttpUrl(f"http://{HOST}:{port}"), resource_server_url=None, required_scopes=["agent"]
-    )
-    server = build(home, pythons, auth=auth, token_verifier=OneToken(token))
+    auth = AuthSettings(issuer_url=AnyHttpUrl(f"http://{HOST}:{port}"), resource_server_url=None)
+    server = build(home, pythons, auth=auth, token_verifier=KnownTokens(home, token))
     return server.streamable_http_app(
         host=HOST,
         transport_security=TransportSecuritySettings(
@@ -91,7 +135,7 @@ def http_application(home: Path | None, port: int, token: str, pythons: Iterable
 
 def announcement(port: int, token: str) -> str:
     """What a program reads at start: one line of JSON with address, token, process and configuration."""
-    said = {"url": _url(port), "token": token, "pid": os.getpid(), **_configuration(port, token)}
+    said = {"url": _url(port), "token": token or None, "pid": os.getpid(), **_configuration(port, token)}
     return json.dumps(said) + "\n"
 
 
@@ -100,14 +144,16 @@ def _url(port: int) -> str:
 
 
 def _configuration(port: int, token: str) -> dict[str, dict[str, Any]]:
-    entry = {"type": "http", "url": _url(port), "headers": {"Authorization": f"Bearer {token}"}}
+    said = token or f"${{{TOKEN_VARIABLE}}}"
+    entry = {"type": "http", "url": _url(port), "headers": {"Authorization": f"Bearer {said}"}}
     return {"mcpServers": {NAME: entry}}
 
 
 def client_configuration(port: int, token: str) -> str:
     """What is printed at start: the address and the client's configuration."""
     configuration = json.dumps(_configuration(port, token), indent=2)
-    return f"{NAME} serves {_url(port)} until Ctrl-C; the token is of this start only\n{configuration}\n"
+    whose = "the token is of this start only" if token else _MINTED
+    return f"{NAME} serves {_url(port)} until Ctrl-C; {whose}\n{configuration}\n"
 
 
 async def _serve(application: ASGIApp, listening: socket.socket) -> None:

@@ -15,6 +15,7 @@ from checks.verdict import Verdict
 from plumbline_mcp.server.interpreters import ARGUMENT, refuse_unnamed
 from plumbline_mcp.server.located import known_verdict
 from plumbline_mcp.server.progress import reported
+from plumbline_mcp.server.roles import EVERYONE
 from plumbline_mcp.server.tools.verdicts import shown
 from plumbline_mcp.server.toolset import JUDGES, Linked, Toolset
 from plumbline_mcp.server.views import VerdictView, View
@@ -55,7 +56,7 @@ def add_tools(toolset: Toolset) -> None:
     """Add ``check_<name>`` for every check, and ``check_list``."""
     for check in checks.discover().values():
         _add_check(toolset, check)
-    toolset.add(check_list, CheckList, title="List the checks")
+    toolset.add(check_list, CheckList, title="List the checks", roles=EVERYONE)
 
 
 def check_list() -> CheckList:

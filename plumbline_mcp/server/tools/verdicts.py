@@ -11,6 +11,7 @@ from plumbline_mcp.errors import UsageError
 from plumbline_mcp.server import cursors
 from plumbline_mcp.server.links import verdict_links
 from plumbline_mcp.server.located import known_verdict
+from plumbline_mcp.server.roles import EVERYONE
 from plumbline_mcp.server.toolset import Linked, Toolset
 from plumbline_mcp.server.views import (
     RESULT_LIMIT,
@@ -79,7 +80,7 @@ def add_tools(toolset: Toolset) -> None:
 
     toolset.add(verdict_list, VerdictList, title="List verdicts")
     toolset.add(verdict_show, VerdictView, title="Show a verdict")
-    toolset.add(version_show, VersionView, title="Show the system version")
+    toolset.add(version_show, VersionView, title="Show the system version", roles=EVERYONE)
 
 
 def version_show() -> VersionView:

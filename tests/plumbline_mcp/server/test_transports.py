@@ -16,7 +16,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from plumbline_mcp.errors import UsageError
-from plumbline_mcp.server.transports import OneToken, client_configuration, listen
+from plumbline_mcp.server.transports import KnownTokens, client_configuration, listen
 from tests.plumbline_mcp.server.test_tools import ERAS
 
 pytestmark = pytest.mark.anyio
@@ -198,8 +198,8 @@ def test_a_taken_port_is_a_clear_error() -> None:
     listening.close()
 
 
-async def test_only_the_token_of_this_start_is_accepted() -> None:
-    verifier = OneToken("a" * 43)
+async def test_only_the_token_of_this_start_is_accepted(tmp_path: Path) -> None:
+    verifier = KnownTokens(tmp_path / "home", "a" * 43)
     assert await verifier.verify_token("a" * 43) is not None
     for wrong in ("", "a", "a" * 42, "a" * 44, "b" * 43, "é" * 43, "\udc80"):
         assert await verifier.verify_token(wrong) is None
