@@ -14,7 +14,9 @@ from typer.main import get_command
 from plumbline_mcp.cli import (
     check,
     doctor,
+    export_evidence,
     faults,
+    finding,
     init,
     job,
     key,
@@ -27,6 +29,9 @@ from plumbline_mcp.cli import (
     run,
     serve,
     show,
+    token,
+    verify,
+    verify_evidence,
     version,
 )
 from plumbline_mcp.cli.options import EXIT_CODES, FLAG, ExitCode
@@ -39,9 +44,12 @@ _ORDER = (
     check,
     run,
     job,
+    finding,
+    verify,
     queue,
     key,
     policy,
+    token,
     listing,
     show,
     report,
@@ -51,6 +59,8 @@ _ORDER = (
     serve,
     doctor,
     reevaluate,
+    export_evidence,
+    verify_evidence,
     version,
 )
 

@@ -118,9 +118,9 @@ def _distance(claimed: Where, found: Where) -> tuple[int, str]:
 
 
 def _values(claim: Claim, submission: Submission) -> Iterator[Compared]:
-    for name, value in claim.values.items():
+    for name, value in sorted(claim.values.items()):
         yield _value(name, value, submission.values.get(name))
-    for name, value in claim.measured.items():
+    for name, value in sorted(claim.measured.items()):
         if name in submission.values and name not in claim.values:
             yield _value(name, value, submission.values[name])
 

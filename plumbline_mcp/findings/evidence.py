@@ -34,6 +34,7 @@ from plumbline_mcp.findings.evidence_signatures import (
     signed,
 )
 from plumbline_mcp.findings.finding import Finding
+from plumbline_mcp.findings.integrity import same_steps
 from plumbline_mcp.findings.records import Event, Kept, Verification, verification_digest
 from plumbline_mcp.findings.states import SIGNED, State, check_step
 from plumbline_mcp.findings.tar import EvidenceRefused, Member
@@ -238,9 +239,7 @@ class _Archive:
             log.need("verification_taken", one.id, {"finding": finding.id, "principal": one.principal})
             if one.submitted is not None:
                 log.need("verification_submitted", one.id, {"sha256": verification_digest(one)})
-        said = [(f"finding_{event.state}", event.actor) for event in events]
-        noted = [(e.event, e.detail.get("actor")) for e in log.entries if e.subject == finding.id]
-        if said != noted:
+        if not same_steps(events, [entry for entry in log.entries if entry.subject == finding.id]):
             raise EvidenceRefused(f"the steps of {finding.id} are not those of the audit log", AGAIN)
         return log
 

@@ -110,6 +110,11 @@ def signed(
         raise EvidenceRefused("the finding was rejected", AGAIN)
     elif len({statement.signer for statement in held}) < rule.signers:
         raise EvidenceRefused("the finding has fewer signatures than its policy wants", AGAIN)
+    deciding = [one for one in held if (one.decision is Decision.REJECT) == (last.state is State.REFUSED)]
+    if last.reason not in {one.reason for one in deciding} or not {one.signer for one in deciding} >= set(
+        last.actor.split(", ")
+    ):
+        raise EvidenceRefused("the last step of the finding is not by its signers", AGAIN)
     return tuple(_told(statement, request) for statement in held)
 
 

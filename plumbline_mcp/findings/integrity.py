@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from approvals.audit import AuditEntry
 from plumbline_mcp.errors import WorkspaceError
-from plumbline_mcp.findings.records import finding_of, verification_digest, verification_of
+from plumbline_mcp.findings.records import Event, event_of, finding_of, verification_digest, verification_of
 from plumbline_mcp.findings.states import State
 
 
@@ -22,9 +22,9 @@ def broken_findings(connection: sqlite3.Connection, entries: Iterable[AuditEntry
     verifications = {row["id"]: row for row in _rows(connection, "verifications")}
     gone = sorted(log.keys() - findings.keys() - verifications.keys())
     problems = [f"{name} is gone" for name in gone]
-    steps: dict[str, list[tuple[str, str]]] = {}
+    steps: dict[str, list[Event]] = {}
     for row in _rows(connection, "finding_events order by seq"):
-        steps.setdefault(str(row["finding"]), []).append((f"finding_{row['state']}", str(row["actor"])))
+        steps.setdefault(str(row["finding"]), []).append(event_of(row))
     for name, row in findings.items():
         if not _same_finding(row, steps.get(name, []), log.get(name, [])):
             problems.append(f"{name} is not the finding that was stored")
@@ -34,13 +34,20 @@ def broken_findings(connection: sqlite3.Connection, entries: Iterable[AuditEntry
     return problems
 
 
-def _same_finding(row: dict[str, Any], steps: list[tuple[str, str]], log: list[AuditEntry]) -> bool:
+def _same_finding(row: dict[str, Any], steps: list[Event], log: list[AuditEntry]) -> bool:
     try:
         finding = finding_of(row, State.PROPOSED)
     except WorkspaceError:
         return False
-    noted = [(entry.event, str(entry.detail.get("actor"))) for entry in log]
-    return steps == noted and bool(log) and log[0].detail.get("sha256") == finding.sha256
+    return same_steps(steps, log) and bool(log) and log[0].detail.get("sha256") == finding.sha256
+
+
+def same_steps(steps: list[Event], log: list[AuditEntry]) -> bool:
+    """Whether a finding's steps are those that the log noted, in their order."""
+    return len(steps) == len(log) and all(
+        entry.event == f"finding_{step.state}" and step.noted.items() <= entry.detail.items()
+        for step, entry in zip(steps, log, strict=True)
+    )
 
 
 def _same_verification(row: dict[str, Any], log: list[AuditEntry]) -> bool:

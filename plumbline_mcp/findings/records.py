@@ -4,7 +4,7 @@ import json
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from approvals.canonical import canonical, digest
 from checks.verdict import Frozen
@@ -36,6 +36,11 @@ class Event(Frozen):
     reason: str = ""
     verification: str | None = None
     ticket: str | None = None
+
+    @property
+    def noted(self) -> dict[str, JsonValue]:
+        """What the audit log says of it."""
+        return {"actor": self.actor, "event_sha256": digest(self.model_dump(mode="json"))}
 
 
 class Kept(Frozen):
@@ -103,6 +108,11 @@ def finding_of(row: dict[str, Any], state: str) -> Finding:
     if finding.sha256 != row["sha256"] or finding.id != row["id"]:
         raise _damaged(row["id"], "its content does not give its digest")
     return finding.model_copy(update={"state": State(state)})
+
+
+def event_of(row: dict[str, Any]) -> Event:
+    """The event of a row."""
+    return Event.model_validate({name: row[name] for name in Event.model_fields})
 
 
 def verification_of(row: dict[str, Any]) -> Verification:

@@ -19,6 +19,7 @@ from plumbline_mcp.findings.records import (
     StoredFinding,
     Verification,
     as_json,
+    event_of,
     finding_of,
     verification_digest,
     verification_of,
@@ -73,7 +74,7 @@ class Findings:
     def events(self, finding_id: str) -> list[Event]:
         """Every step of a finding, oldest first."""
         rows = self._all("select * from finding_events where finding = ? order by seq", [finding_id])
-        return [Event.model_validate({name: row[name] for name in Event.model_fields}) for row in rows]
+        return [event_of(row) for row in rows]
 
     def page(
         self, state: State | str | None = None, limit: int = 50, after: str | None = None
@@ -254,13 +255,7 @@ class Findings:
 
 def _add_event(database: Database, event: Event, detail: dict[str, JsonValue]) -> None:
     database.table("finding_events").insert(event.model_dump(mode="json"))
-    told: dict[str, JsonValue] = {"actor": event.actor}
-    told |= {
-        name: value
-        for name, value in (("verification", event.verification), ("ticket", event.ticket))
-        if value is not None
-    }
-    AuditLog(database.conn).append(f"finding_{event.state}", event.finding, told | detail)
+    AuditLog(database.conn).append(f"finding_{event.state}", event.finding, event.noted | detail)
 
 
 def _now() -> str:

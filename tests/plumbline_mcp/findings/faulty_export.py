@@ -54,13 +54,13 @@ class Faulty:
     target: Path
 
 
-def make(folder: Path) -> Faulty:
+def make(folder: Path, kind: str = "real") -> Faulty:
     """Build the release, run the job, judge it."""
     target = folder / "secret-target-folder"
     model, workload = target / "released-model", target / "conversations.jsonl"
     target.mkdir(parents=True)
     build({"model": str(model), "workload": str(workload), "rows": 6, "spec": {"family": "llama"}}, silent)
-    workspace = Workspace.open(folder / "home-of-the-operator", kind="example")
+    workspace = Workspace.open(folder / "home-of-the-operator", kind=kind)
     job = launch(target, sys.executable, _SPOIL, inputs={"model": model}, target={"target": "secret.toml"})
     run_id = anyio.run(foreground.run, workspace, job).job.run_id
     inputs: dict[str, Any] = {
