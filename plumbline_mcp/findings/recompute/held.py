@@ -199,6 +199,29 @@ def schedule_flaws(run: Run, recipe: Recipe) -> Iterator[Flaw]:
         yield unknown("schedule", "rates-unknown", "no step tells a learning rate")
 
 
+def mode_flaws(run: Run) -> Iterator[Flaw]:
+    """What is trained is in training mode wherever its eval mode computes something else."""
+    left, blank = set[str](), list[int]()
+    for step in run.steps:
+        lines = [
+            (rank, line, [b.get("modes") for b in line["micro_batches"]]) for rank, line in run.lines(step)
+        ]
+        if not all(any(isinstance(modes, dict) for modes in told) for _, _, told in lines):
+            blank.append(step)
+        for rank, _, told in lines:
+            for one in (
+                each for modes in told if isinstance(modes, dict) for each in modes.get("inactive") or []
+            ):
+                value, module = number(one.get("value")), str(one.get("module"))
+                if one.get("trained") and value is not None and value > 0 and module not in left:
+                    left.add(module)
+                    where = {"rank": rank, "step": step, "tensor": module}
+                    yield Flaw("modes", "left-in-eval-mode", where, value, 0.0)
+    if blank:
+        why = f"of {len(blank)} steps it was not recorded which modules were in training mode"
+        yield unknown("modes", "modes-unknown", why, step=blank[0])
+
+
 def adapter_flaws(run: Run, recipe: Recipe) -> Iterator[Flaw]:
     """Every adapter enters its layer with the recipe's scaling."""
     if recipe.lora is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from plumbline_mcp.findings.recompute.answer import Answer, Flaw, unknown
+from plumbline_mcp.findings.recompute.certain import SLACK, running_error
 from plumbline_mcp.findings.recompute.decoding import DTYPES, Floats, round_to, spacing
 from plumbline_mcp.findings.recompute.gradients import replica_flaws
 from plumbline_mcp.findings.recompute.held import decay_of
@@ -32,9 +33,10 @@ class _Seen:
 
     moving: int = 0
     visible: int = 0
+    unsure: bool = False
     would_move: int = 0
     stuck: int = 0
-    worst_stuck: tuple[float, str] = (0.0, "")
+    stuck_in: dict[str, float] = field(default_factory=dict)
     judged: int = 0
     with_gradient: set[str] = field(default_factory=set)
     without: set[str] = field(default_factory=set)
@@ -54,6 +56,7 @@ class _Step:
     exact: Floats
     result: Result
     point: Result
+    rounding: Floats | None
 
     @property
     def wrong(self) -> np.ndarray:
@@ -173,7 +176,8 @@ def _one(run: Run, recipe: Recipe, step: int, name: str, holders: Holders) -> _S
     exact = point.base - point.move.middle
     low, high = _bounds(recipe, start, result, exact)
     where: dict[str, int | str] = {"step": step, "rank": rank, "tensor": name}
-    return _Step(name, where, start.dtype, before, after, low, high, exact, result, point)
+    rounding = running_error(recipe, start)
+    return _Step(name, where, start.dtype, before, after, low, high, exact, result, point, rounding)
 
 
 def _array(run: Run, step: int, name: str, full: Full, tensor: str, together: bool) -> Floats:
@@ -240,18 +244,25 @@ def _elements(recipe: Recipe, one: _Step, seen: _Seen) -> Iterator[Flaw]:
     half = round_to(one.point.base - move / 2, one.dtype)
     seen.visible += int(np.count_nonzero((move != 0) & ((half < one.low) | (half > one.high))))
     wrong = one.wrong
-    own_rule = recipe.flag("stochastic_rounding") or recipe.flag("kahan")
-    if not own_rule:
-        sure = np.abs(one.exact - one.before) - one.result.move.radius > 2 * spacing(one.before, "F32")
-        count, stuck = int(sure.sum()), int((sure & (one.after == one.before) & ~wrong).sum())
-        seen.would_move += count
-        seen.stuck += stuck
-        if count:
-            seen.worst_stuck = max(seen.worst_stuck, (stuck / count, one.name), key=lambda each: each[0])
+    if not (recipe.flag("stochastic_rounding") or recipe.flag("kahan")):
+        _count_stuck(one, wrong, seen)
     if wrong.any():
         yield _differs_from(one, wrong)
     elif recipe.flag("stochastic_rounding") and one.after.size:
         yield from _bias(one)
+
+
+def _count_stuck(one: _Step, wrong: np.ndarray, seen: _Seen) -> None:
+    """Weights that float32 would certainly move, and those of them that stayed."""
+    radius = one.result.move.radius if one.rounding is None else SLACK * one.rounding
+    far, edge = np.abs(one.exact - one.before), 2 * spacing(one.before, "F32")
+    sure, still = far - radius > edge, (one.after == one.before) & ~wrong
+    count, stuck = int(sure.sum()), int((sure & still).sum())
+    seen.would_move += count
+    seen.stuck += stuck
+    seen.unsure |= one.rounding is None and bool(still.any()) and bool(((far > edge) & ~sure).any())
+    if stuck:
+        seen.stuck_in[one.name] = max(seen.stuck_in.get(one.name, 0.0), stuck / count)
 
 
 def _differs_from(one: _Step, wrong: np.ndarray) -> Flaw:
@@ -341,8 +352,10 @@ def _over_all(answer: Answer, run: Run, recipe: Recipe, seen: _Seen) -> Iterator
         return
     share = seen.stuck / seen.would_move if seen.would_move else 0.0
     name = "weights that float32 arithmetic would move and that did not move"
-    answer.measured("lost_updates", name, share)
+    if not seen.unsure:
+        answer.measured("lost_updates", name, share)
     if not seen.would_move:
         yield unknown("lost_updates", "nothing-moves", "no recorded weight would certainly move")
     elif share > LOST_SHARE and not recipe.flag("bf16_in_place"):
-        yield Flaw("lost_updates", "updates-lost", {"tensor": seen.worst_stuck[1]}, share, LOST_SHARE)
+        for tensor, lost in sorted(seen.stuck_in.items(), key=lambda each: -each[1]):
+            yield Flaw("lost_updates", "updates-lost", {"tensor": tensor}, lost, LOST_SHARE)

@@ -21,6 +21,7 @@ from plumbline_mcp.findings.recompute.held import (
     adapter_flaws,
     group_flaws,
     lost_ranks,
+    mode_flaws,
     rank_flaws,
     schedule_flaws,
     supervision_flaws,
@@ -33,7 +34,7 @@ from plumbline_mcp.findings.recompute.step_record import Run, read_run
 from plumbline_mcp.findings.recompute.tokens import tokens_of
 
 PARTS = (
-    "ranks", "supervision", "groups", "gradient", "weights", "loss", "adapters", "clip", "schedule",
+    "ranks", "supervision", "groups", "modes", "gradient", "weights", "loss", "adapters", "clip", "schedule",
     "update", "state", "lost_updates",
 )  # fmt: skip
 """Causes before what follows from them."""
@@ -60,6 +61,7 @@ def recompute(folder: Path, question: Question) -> Submission:
 
 def _judge(answer: Answer, run: Run, recipe: Recipe) -> None:
     answer.add(supervision_flaws(run))
+    answer.add(mode_flaws(run))
     answer.add(group_flaws(run, recipe))
     answer.add(setting_flaws(run, recipe))
     for step in run.full_steps:
