@@ -17,6 +17,11 @@ from checks.verdict import Evidence, Frozen
 RECORD_FORMAT = 1
 """The version of the record format these readers know; another one is refused."""
 
+INPUTS = "inputs/"
+"""Prefix, in a job's ``digests``, of the digest that each of its inputs was approved with."""
+INPUT_DIGESTS = "exit/inputs.json"
+"""What its supervisor read of the inputs before the job started and after it ended."""
+
 _MAX_JSON = 16 * 2**20
 
 
@@ -28,6 +33,7 @@ class Job(Frozen):
     procedure: str = Field(description="rows, export, ...")
     binding: str = Field("", description="file of the pack that the procedure runs; empty: <procedure>.py")
     framework: str
+    pack_folder: str = Field("", description="the pack as it was named, absolute; empty: a built-in one")
     target: dict[str, str] = {}
     settings: dict[str, JsonValue] = {}
     inputs: dict[str, str] = Field({}, description="name to absolute path: model, workload, ...")
@@ -191,6 +197,28 @@ class RunFolder:
             raise Inconclusive(
                 f"run {self.job.run_id}: {name} does not fit the record schema: {met}"
             ) from error
+
+    def changed_inputs(self) -> str:
+        """Why what the job read is not what was approved: before it started, or when it ended; '' if it is.
+
+        A job that was started without an approval has no approved digests: nothing is said of it.
+        """
+        approved = {
+            name.removeprefix(INPUTS): digest
+            for name, digest in self.job.digests.items()
+            if name.startswith(INPUTS)
+        }
+        if not approved:
+            return ""
+        if INPUT_DIGESTS not in self.manifest:
+            return f"run {self.job.run_id}: its inputs were not read again, so nothing says what it read"
+        seen = read_json(self.verified(INPUT_DIGESTS))
+        for when, said in (("start", "before the job started"), ("end", "when the job had ended")):
+            found = seen.get(when) if isinstance(seen, dict) else None
+            for name, digest in approved.items():
+                if not isinstance(found, dict) or found.get(name) != digest:
+                    return f"run {self.job.run_id}: {name} was not what was approved {said}"
+        return ""
 
     def rank_folders(self) -> list[str]:
         """``records/rank-00000`` ... of every rank that recorded anything."""

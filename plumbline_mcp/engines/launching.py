@@ -77,6 +77,7 @@ def prepare(launch: Launch, run_id: str) -> Prepared:
         procedure=procedure.name,
         binding=pack.about.procedures[procedure.name].binding,
         framework=pack.name,
+        pack_folder="" if launch.framework in built_in() else _place(launch.framework),
         target={**launch.target, "framework": pack.name, "module": pack.about.framework.module},
         settings=settings,
         inputs=_checked_inputs(procedure, launch.inputs),
@@ -95,6 +96,10 @@ def prepare(launch: Launch, run_id: str) -> Prepared:
         script=PROCEDURES / procedure.script,
         job=job,
     )
+
+
+def _place(folder: str) -> str:
+    return str(Path(folder).expanduser().absolute())
 
 
 def _world_size(settings: dict[str, JsonValue]) -> int:
@@ -181,17 +186,20 @@ def write_run(prepared: Prepared, run: Path) -> Job:
     return job
 
 
+def hook_files(prepared: Prepared) -> dict[str, Path]:
+    """What a run is given to run, by its name in the run folder: script, recorder, pack and plants."""
+    recorder = (*sorted(RECORDER.glob("*.py")), *sorted(RECORDER.glob("inject/*.py")))
+    return {
+        f"hooks/{prepared.script.name}": prepared.script,
+        **{f"hooks/plumbline_recorder/{path.relative_to(RECORDER)}": path for path in recorder},
+        **{f"hooks/binding/{name}": path for name, path in prepared.sources.items()},
+        **dict(zip(prepared.job.plants, prepared.launch.plants, strict=True)),
+    }
+
+
 def _write_hooks(prepared: Prepared, run: Path) -> None:
-    hooks = run / "hooks"
-    shutil.copy(prepared.script, hooks / prepared.script.name)
-    (hooks / "plumbline_recorder" / "inject").mkdir(parents=True)
-    for path in (*sorted(RECORDER.glob("*.py")), *sorted(RECORDER.glob("inject/*.py"))):
-        shutil.copy(path, hooks / "plumbline_recorder" / path.relative_to(RECORDER))
-    for name, path in prepared.sources.items():
-        copy = hooks / "binding" / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, copy)
-    for name, path in zip(prepared.job.plants, prepared.launch.plants, strict=True):
+    for name, path in hook_files(prepared).items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, run / name)
 
 

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 import checks
 from checks.check import Check, Inputs, Progress
-from checks.errors import NotEvaluated
-from checks.records.runs import is_run_folder
+from checks.errors import CheckError, NotEvaluated
+from checks.records.runs import RunFolder, is_run_folder
 from checks.verdict import Outcome, Verdict
 from plumbline_mcp import workers
 from plumbline_mcp.arguments import refusal
@@ -96,7 +96,17 @@ def _unsealed(workspace: Workspace, check: Check[Any, Any], arguments: Inputs) -
     for path in _run_folders(arguments):
         if reason := broken_seal(workspace, path):
             return _stopped(check, arguments, reason, "rerun the procedure; a changed record is never judged")
+        if reason := _other_inputs(path):
+            return _stopped(check, arguments, reason, "restore what was approved, then run the job again")
     return None
+
+
+def _other_inputs(path: Path) -> str:
+    """Why an approved job's inputs are not those that were approved; the check says what else is wrong."""
+    try:
+        return RunFolder.open(path).changed_inputs()
+    except CheckError:
+        return ""
 
 
 def _vouched(workspace: Workspace, arguments: Inputs, verdict: Verdict) -> Verdict:

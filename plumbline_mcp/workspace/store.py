@@ -189,15 +189,20 @@ class Workspace:
                 raise UsageError(f"there is already a run {job.run_id!r}", "take a new id for each run")
             return _insert_run(database, job, RunState(state), None)
 
-    def claim_run(self, key: str, kind: str, make: Callable[[str], Job]) -> tuple[StoredRun, bool]:
+    def claim_run(
+        self, key: str, kind: str, make: Callable[[str], Job], admit: Callable[[], object] | None = None
+    ) -> tuple[StoredRun, bool]:
         """The run of a key and whether this call made it: the same key twice is one run.
 
-        ``make`` gives the job for the new id, inside the transaction: it must be quick.
+        ``admit`` is asked first, and ``make`` gives the job for the new id, both inside the transaction: they
+        must be quick, and nothing is stored when they raise.
         """
         with self.write_tx() as database:
             row = next(iter(database.query("select * from runs where key = ?", [key])), None)
             if row is not None:
                 return StoredRun.of(row), False
+            if admit is not None:
+                admit()
             job = make(_next_id(database, kind))
             return _insert_run(database, job, RunState.SUBMITTING, key), True
 

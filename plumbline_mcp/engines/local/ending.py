@@ -7,6 +7,7 @@ from typing import Any
 from plumbline_mcp.engines.confinement import another_user
 from plumbline_mcp.engines.confinement.choosing import USER
 from plumbline_mcp.engines.local import exits, space
+from plumbline_mcp.engines.local.input_digests import InputDigests
 from plumbline_mcp.engines.sealing import seal
 from plumbline_mcp.errors import PlumblineError, WorkspaceError
 from plumbline_mcp.workspace import RunOutcome, RunState, Workspace
@@ -14,7 +15,9 @@ from plumbline_mcp.workspace import RunOutcome, RunState, Workspace
 DISK_FULL = "the disk was full before it ended"
 
 
-def seal_or_lose(run: Path, job: dict[str, Any], end: exits.JobEnd, confinement: str) -> None:
+def seal_or_lose(
+    run: Path, job: dict[str, Any], end: exits.JobEnd, confinement: str, inputs: InputDigests
+) -> None:
     """Complete the exit files, seal the run and log its digest. A full disk leaves no record of a job."""
     ranks, log_bytes = int(job["world_size"]), int(job["log_bytes"])
     try:
@@ -24,6 +27,7 @@ def seal_or_lose(run: Path, job: dict[str, Any], end: exits.JobEnd, confinement:
         if record["outcome"] == "failed" and space.ran_out(run, ranks):
             lose(run, DISK_FULL)  # not the framework's fault: a check would blame it for what the disk did
             return
+        inputs.note(run)
         space.join_tails(run, log_bytes)
         digest = seal(run)
     except Exception as error:  # noqa: BLE001 - whatever the job left, its end is stored now and not by a sweep

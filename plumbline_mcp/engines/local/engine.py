@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from checks.records.runs import Ending, Job, read_json
+from plumbline_mcp.engines.admission import Admission, Approved
 from plumbline_mcp.engines.confinement.choosing import NONE, Chosen, Unavailable, choose
 from plumbline_mcp.engines.engine import State, Status, final_state
 from plumbline_mcp.engines.images import runtime_of
@@ -20,6 +21,7 @@ from plumbline_mcp.errors import BuildError, UsageError
 from plumbline_mcp.workspace import RunState, StoredRun, Workspace
 
 _SUPERVISOR = "plumbline_mcp.engines.local.supervisor"
+UNSTARTED = "its submission was stopped before it started; start it again: the attempt is still its own"
 GONE = "its supervisor was killed; the next run, or plumbline job list, clears up"
 _START_LIMIT_S = 60
 _PASSED = ("HOME", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PYTHONHASHSEED", "TMPDIR")
@@ -36,18 +38,24 @@ class LocalEngine:
         self._workspace = workspace
         self._slots = slots or os.cpu_count() or 1
 
-    def submit(self, launch: Launch, key: str | None = None) -> str:
+    def submit(self, launch: Launch, key: str | None = None, approved: Approved | None = None) -> str:
         """Start a job, or queue it, and return its run's id; without a key each call is a new job.
 
-        A key whose submission was stopped before its job started is started now, under the same id.
+        A key whose submission was stopped before its job started is started now, under the same id. Under an
+        approval the key is that of ticket, job and attempt: what would run is digested now, and consumes the
+        attempt in the transaction that stores the submission. Raises `approvals.errors.Refused`.
         """
-        prepare(launch, "unnamed")  # every mistake in the launch is met before an id is taken
+        prepared = prepare(launch, "unnamed")  # every mistake in the launch is met before an id is taken
         chosen = self._confinement(launch)
+        admission = None
+        if approved is not None:
+            admission = Admission(self._workspace, approved, prepared)
+            key = admission.key
         sweep(self._workspace, but=self.find(key) if key else None)
         with contextlib.ExitStack() as stack:
-            run, lock = self._claimed(launch, key or secrets.token_hex(16), stack)
+            run, lock = self._claimed(launch, key or secrets.token_hex(16), stack, admission)
             if lock is not None:
-                self._start(run, launch, chosen, lock)
+                self._start(run, launch, chosen, lock, admission)
         return run.run_id
 
     def status(self, run_id: str) -> Status:
@@ -61,6 +69,8 @@ class LocalEngine:
         run = self._workspace.run(run_id)
         if not run.state.over and not RunFiles(self._workspace.runs / run_id).held():
             run = self._workspace.run(run_id)  # it may have ended between the two looks
+            if run.state is RunState.SUBMITTING and run.job.approval != "none":
+                return Status(run_id=run_id, state=State.QUEUED, reason=UNSTARTED, submitted=run.created)
             if not run.state.over:
                 return Status(run_id=run_id, state=State.LOST, reason=GONE, submitted=run.created)
         return self._ended(run) if run.state.over else self._active(run)
@@ -94,17 +104,23 @@ class LocalEngine:
                 f"the job cannot be confined by {launch.confinement}: {error}", "choose another confinement"
             ) from error
 
-    def _claimed(self, launch: Launch, key: str, stack: contextlib.ExitStack) -> tuple[StoredRun, int | None]:
+    def _claimed(
+        self, launch: Launch, key: str, stack: contextlib.ExitStack, admission: Admission | None
+    ) -> tuple[StoredRun, int | None]:
         """The run of a key, and the held lock of one that has to be started now."""
         taken: list[int] = []
 
         def made(run_id: str) -> Job:
             job = prepare(launch, run_id).job
+            if admission is not None:
+                job = admission.stamped(job)
             _hold(RunFiles(self._workspace.runs / run_id), stack, taken)
             return job
 
         try:
-            run, new = self._workspace.claim_run(key, launch.procedure, made)
+            run, new = self._workspace.claim_run(
+                key, launch.procedure, made, admission.admit if admission else None
+            )
         except OSError as error:
             raise no_disk(self._workspace.runs, error) from error
         if not new and run.state is RunState.SUBMITTING:
@@ -112,14 +128,22 @@ class LocalEngine:
             run = self._workspace.run(run.run_id)  # read again under the lock
         return run, taken[0] if taken and run.state is RunState.SUBMITTING else None
 
-    def _start(self, run: StoredRun, launch: Launch, chosen: Chosen, lock: int) -> None:
+    def _start(
+        self, run: StoredRun, launch: Launch, chosen: Chosen, lock: int, admission: Admission | None
+    ) -> None:
         folder = self._workspace.runs / run.run_id
         try:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700)
             prepared = prepare(launch, run.run_id)
-            job = prepared.job.model_copy(update={"engine": self.name, "confinement": str(chosen)})
-            self._workspace.start_run(write_run(prepared.model_copy(update={"job": job}), folder))
+            kept = {"approval": run.job.approval, "time_limit_s": run.job.time_limit_s}
+            job = prepared.job.model_copy(
+                update={"engine": self.name, "confinement": str(chosen), **(kept if admission else {})}
+            )
+            job = write_run(prepared.model_copy(update={"job": job}), folder)
+            if admission is not None:
+                job = admission.written(job, folder)
+            self._workspace.start_run(job)
             self._supervise(folder, chosen, lock)
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)

@@ -33,6 +33,7 @@ from plumbline_mcp.engines.local.files import (
     Supervision,
     take_slot,
 )
+from plumbline_mcp.engines.local.input_digests import InputDigests
 from plumbline_mcp.engines.local.launcher_log import LauncherLog
 from plumbline_mcp.engines.local.processes import Process, boot_id, descendants, process, send
 from plumbline_mcp.engines.local.starting import started
@@ -62,6 +63,7 @@ class Supervisor:
         self.request: Cancel | None = None
         self.launcher: subprocess.Popen[bytes] | None = None
         self.logs: list[LauncherLog] = []
+        self.inputs = InputDigests(self.job, self._cancelled)
         self._terminated = False
         self._looked = self._measured = self._measuring_s = 0.0
         self._seen: set[Process] = set()
@@ -221,7 +223,7 @@ def supervise(run: Path, confinement: str, slots: int) -> None:
     supervisor = Supervisor(run, confinement, slots)
     reason = ""
     try:
-        if supervisor.wait_for_place():
+        if supervisor.wait_for_place() and supervisor.inputs.hold():
             supervisor.start()
             supervisor.follow()
     except Exception as error:  # noqa: BLE001 - whatever went wrong, the job is ended and its run says why
@@ -235,12 +237,14 @@ def supervise(run: Path, confinement: str, slots: int) -> None:
         ending.lose(run, "a process of the job could not be ended, so nothing was sealed")
     elif reason:
         ending.lose(run, reason)
+    elif supervisor.inputs.changed:
+        ending.remove(run, supervisor.inputs.changed)
     elif supervisor.launcher is None:
         ending.remove(run, f"{supervisor.end.cancelled}, before it started")
     elif supervisor.request is not None and supervisor.request.remove:
         ending.remove(run, supervisor.end.cancelled)
     else:
-        ending.seal_or_lose(run, supervisor.job, supervisor.end, confinement)
+        ending.seal_or_lose(run, supervisor.job, supervisor.end, confinement, supervisor.inputs)
     supervisor.files.remove()
 
 

@@ -10,7 +10,7 @@ from plumbline_mcp.engines.local.files import RunFiles
 from plumbline_mcp.engines.local.processes import end_all
 from plumbline_mcp.engines.sealing import MANIFEST
 from plumbline_mcp.errors import UsageError
-from plumbline_mcp.workspace import RunState, Workspace
+from plumbline_mcp.workspace import RunState, StoredRun, Workspace
 from plumbline_mcp.workspace.records import ID_PATTERN
 
 _END_S = 10.0
@@ -35,9 +35,12 @@ def sweep_run(workspace: Workspace, run_id: str) -> bool:
     if lock is None:
         return False
     try:  # read under the lock: it is ended before its lock goes
-        state = _state(workspace, run_id)
-        if state is None or not state.over:
-            return _lost(workspace, files, state)
+        run = _stored(workspace, run_id)
+        if run is not None and run.state is RunState.SUBMITTING and run.job.approval != "none":
+            shutil.rmtree(files.run, ignore_errors=True)
+            return False  # its attempt was consumed: the same submission made again starts it
+        if run is None or not run.state.over:
+            return _lost(workspace, files, None if run is None else run.state)
         files.remove()  # what a supervisor left that was killed after it had stored the end
         return False
     finally:
@@ -74,9 +77,9 @@ def _candidates(workspace: Workspace) -> list[str]:
     return sorted(found)
 
 
-def _state(workspace: Workspace, run_id: str) -> RunState | None:
-    """The stored state; None without a row: killed between making the folder and registering it."""
+def _stored(workspace: Workspace, run_id: str) -> StoredRun | None:
+    """The stored run; None without a row: killed between making the folder and registering it."""
     try:
-        return workspace.run(run_id).state
+        return workspace.run(run_id)
     except UsageError:
         return None
