@@ -4,19 +4,12 @@ A chain that somebody recomputed is whole in itself. It no longer holds the head
 """
 
 import sqlite3
-from typing import Literal
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 from approvals.audit import AuditEntry, AuditLog, Break
 from approvals.errors import Refused
 from approvals.statement import Statement
-
-_HEADS = """
-select d.ticket, d.signer, json_extract(d.statement, '$.log_length') as n, a.hash is not null and
-       a.hash = json_extract(d.statement, '$.log_head') as held
-from (select * from decisions where json_valid(statement)) d
-left join audit a on a.seq = json_extract(d.statement, '$.log_length')
-where n > 0 order by n
-"""
 
 
 def broken_log(connection: sqlite3.Connection) -> Break | None:
@@ -28,15 +21,47 @@ def broken_log(connection: sqlite3.Connection) -> Break | None:
     if broken := AuditLog(connection).verify():
         return broken
     good = 0
-    for ticket, signer, number, held in connection.execute(_HEADS):
-        if not held:
+    for seen in sorted(_seen(connection), key=lambda seen: seen.number):
+        if not seen.text_holds:
             return Break(
-                seq=number,
-                reason=f"entry {number} is not the one that {signer} saw when deciding {ticket}: the log was"
-                f" cut or replaced after entry {good}",
+                seq=seen.number, reason=f"the statement of {seen.signer} about {seen.ticket} was changed"
             )
-        good = number
+        if _hash_of(connection, seen.number) != seen.head:
+            return Break(
+                seq=seen.number,
+                reason=f"entry {seen.number} is not the one that {seen.signer} saw when deciding"
+                f" {seen.ticket}: the log was cut or replaced after entry {good}",
+            )
+        good = seen.number
     return None
+
+
+class _Seen(NamedTuple):
+    """What one signer saw."""
+
+    ticket: str
+    signer: str
+    number: int
+    head: str
+    text_holds: bool
+
+
+def _seen(connection: sqlite3.Connection) -> Iterator[_Seen]:
+    for ticket, signer, text, sha256 in connection.execute(
+        "select ticket, signer, statement, sha256 from decisions"
+    ):
+        try:
+            statement = Statement.parse(text)
+        except Refused:
+            yield _Seen(ticket, signer, 0, "", text_holds=False)
+        else:
+            holds = statement.sha256 == sha256
+            yield _Seen(ticket, signer, statement.log_length, statement.log_head, holds)
+
+
+def _hash_of(connection: sqlite3.Connection, number: int) -> str:
+    row = connection.execute("select hash from audit where seq = ?", (number,)).fetchone()
+    return str(row[0]) if row else ""
 
 
 def refuse_broken_log(connection: sqlite3.Connection) -> None:
@@ -50,8 +75,7 @@ def refuse_broken_log(connection: sqlite3.Connection) -> None:
 
 def refuse_unseen(connection: sqlite3.Connection, statement: Statement) -> None:
     """Raise `Refused` when this log does not hold the entry that the signer saw."""
-    row = connection.execute("select hash from audit where seq = ?", (statement.log_length,)).fetchone()
-    if row is None or row[0] != statement.log_head:
+    if _hash_of(connection, statement.log_length) != statement.log_head:
         raise Refused(
             f"{statement.signer} signed another log: entry {statement.log_length} is not the one in it",
             "draft the decision again and have it signed",
