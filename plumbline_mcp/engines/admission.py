@@ -4,6 +4,7 @@ Everything here happens inside the write transaction that stores the submission:
 once, one consumes the attempt, and an attempt that was consumed has its row.
 """
 
+import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from checks.errors import CheckError
 from checks.records.runs import INPUTS, Ending, Job, read_json
 from plumbline_mcp.engines.contents import Contents
 from plumbline_mcp.engines.engine import now
-from plumbline_mcp.engines.job_digest import HOOKS, TEXT, JobContent, job_content
+from plumbline_mcp.engines.environments import is_environment
+from plumbline_mcp.engines.job_digest import ENVIRONMENT, HOOKS, TEXT, JobContent, installed, job_content
 from plumbline_mcp.engines.launching import Prepared
 from plumbline_mcp.workspace import RunState, StoredRun, Workspace
 
+NOTED = "environment_noted"
 NODES = 1
 """Nodes of a job of the local engine: all its ranks run on this machine."""
 _MILLIHOUR_S = 3.6
@@ -46,6 +49,8 @@ class Admission:
         self._workspace, self._approved = workspace, approved
         self._content = job_content(prepared, Contents(workspace.home))
         self._time_limit_s = self._content.time_limit_s
+        python = Path(self._content.interpreter)
+        self._installed = installed(python, Contents(workspace.home)) if is_environment(python) else ""
 
     @property
     def key(self) -> str:
@@ -60,6 +65,7 @@ class Admission:
         approvals, digests = self._workspace.approvals, self._content.digests
         ticket = approvals.ticket(self._approved.ticket)
         measured = {name: value for name, value in digests.items() if name in ticket.request.subjects}
+        note_environment(self._workspace, digests.get(ENVIRONMENT, ""), self._installed)
         approvals.consume(ticket.id, self._content.digest, self._approved.attempt, measured)
         left = node_millihours_left(self._workspace, ticket)
         if left <= 0 or self._approved.node_millihours > left:
@@ -86,6 +92,24 @@ class Admission:
         job = job.model_copy(update={"digests": job.digests | inputs})
         (run / "job.json").write_text(job.model_dump_json(indent=1), encoding="utf-8")
         return job
+
+
+def note_environment(workspace: Workspace, environment: str, found: str) -> None:
+    """Note in the audit log what is installed in an environment of ours, the first time it is used here.
+
+    Call it inside a write transaction. Raises `Refused` when it is no longer what was noted.
+    """
+    if not environment:
+        return
+    sql = "select detail from audit where event = ? and subject = ? order by seq limit 1"
+    noted = [json.loads(row["detail"])["installed"] for row in workspace.query(sql, [NOTED, environment])]
+    if not noted:
+        workspace.audit.append(NOTED, environment, {"installed": found})
+    elif noted != [found]:
+        raise Refused(
+            f"the environment was changed since it was first used here: {found[:12]}…, then {noted[0][:12]}…",
+            "remove it from the cache of environments and have it built again",
+        )
 
 
 def node_millihours_left(workspace: Workspace, ticket: Ticket) -> int:

@@ -20,6 +20,7 @@ CACHE = "digests.db"
 """The cache's file in a workspace; it may be removed at any time."""
 
 _MOST_FILES = 1_000_000
+_LARGE = 256 * 2**20
 _SETTLED_NS = 2 * 10**9
 """A file that changed so shortly before it was read may change again with equal times: it is not kept."""
 
@@ -82,6 +83,8 @@ class Contents:
             settled = time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _SETTLED_NS
             if settled and _seen(os.fstat(descriptor)) == seen:
                 self._known[key] = self._new[key] = (seen, read)
+                if found.st_size > _LARGE:
+                    self._store()  # who stops waiting and asks again does not begin anew
             return read, found.st_size
 
     def _load(self) -> None:

@@ -73,8 +73,24 @@ def default_cache() -> Path:
 def is_built(python: Path) -> bool:
     """Whether this is the interpreter of an environment that was built here and finished."""
     path = python.parent.parent
-    made = Environment(path / "bin" / "python", path.name, path)
-    return python == made.python and path.parent == default_cache().resolve() and _finished(made)
+    return is_environment(python) and _finished(Environment(python, path.name, path))
+
+
+def is_environment(python: Path) -> bool:
+    """Whether an interpreter's place is that of an environment of ours, built or not."""
+    path = python.parent.parent
+    return python == path / "bin" / "python" and path.parent == default_cache().resolve()
+
+
+def planned(
+    requirements: Sequence[str],
+    *,
+    without_dependencies: Sequence[str] = (),
+    hashes: Mapping[str, Sequence[str]] | None = None,
+) -> Environment:
+    """The environment that `build` makes of these, whether it is built yet or not. Raises `UsageError`."""
+    base = _describe(Path(sys.executable))
+    return _environment(_spec(requirements, without_dependencies, hashes, base), default_cache())
 
 
 def build(
@@ -95,21 +111,10 @@ def build(
     ``python`` is the interpreter whose torch is linked, by default the running one. Raises `UsageError`
     (a requirement or interpreter that cannot be used) and `BuildError` (pip or the disk failed).
     """
-    wanted, alone = _parsed(requirements), _parsed(without_dependencies)
     base = _describe(python or Path(sys.executable))
-    hashed = _hashed(hashes or {}, wanted, base)
-    spec = {
-        "format": BUILDER_FORMAT,
-        "requirements": wanted,
-        "without_dependencies": alone,
-        "torch": base.torch,
-        "python": base.python,
-        "machine": base.machine,
-        **({"hashes": hashed} if hashed else {}),
-    }
-    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
-    path = (cache or default_cache()).absolute() / digest[:32]
-    environment = Environment(path / "bin" / "python", digest, path)
+    spec = _spec(requirements, without_dependencies, hashes, base)
+    environment = _environment(spec, cache or default_cache())
+    path = environment.path
     if _finished(environment):
         return environment
     try:
@@ -144,6 +149,32 @@ def build_asked(payload: dict[str, Any], progress: Progress) -> dict[str, str]:
     """Worker entry of `build_in_worker`."""
     made = build(**payload, progress=progress)
     return {"python": str(made.python), "digest": made.digest, "path": str(made.path)}
+
+
+def _spec(
+    requirements: Sequence[str],
+    without_dependencies: Sequence[str],
+    hashes: Mapping[str, Sequence[str]] | None,
+    base: _Base,
+) -> dict[str, object]:
+    """All that decides an environment."""
+    wanted = _parsed(requirements)
+    alone, hashed = _parsed(without_dependencies), _hashed(hashes or {}, wanted, base)
+    return {
+        "format": BUILDER_FORMAT,
+        "requirements": wanted,
+        "without_dependencies": alone,
+        "torch": base.torch,
+        "python": base.python,
+        "machine": base.machine,
+        **({"hashes": hashed} if hashed else {}),
+    }
+
+
+def _environment(spec: dict[str, object], cache: Path) -> Environment:
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+    path = cache.absolute() / digest[:32]
+    return Environment(path / "bin" / "python", digest, path)
 
 
 def _parsed(requirements: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from checks.records.runs import sha256_file
 from checks.verdict import Frozen
 from plumbline_mcp.engines import images
 from plumbline_mcp.engines.contents import Contents
+from plumbline_mcp.engines.environments import is_environment
 from plumbline_mcp.engines.launching import Prepared, hook_files, render
 from plumbline_mcp.errors import UsageError
 
@@ -27,6 +28,7 @@ HOOKS = "hook files"
 BINARY = "interpreter"
 SITE = "installed packages"
 IMAGE = "container image"
+ENVIRONMENT = "environment"
 
 _MOST_PTH = 65_536
 _NOT_CODE = ("__pycache__", ".git")
@@ -124,14 +126,29 @@ def job_text(prepared: Prepared) -> str:
 def interpreter_digests(python: Path, contents: Contents) -> dict[str, str]:
     """What an interpreter is: its program and what is installed for it; of an image, the line that starts it.
 
+    An environment of ours is named by what it is built from: it may not be built yet; what is found in it is
+    noted when a job starts (`plumbline_mcp.engines.admission`).
+
     Nothing is started: to ask an interpreter would run what is installed in it. An image is named by digest
     in that line. Byte code is left out, because every start may write it, and the history of an editable
     checkout. Raises `OSError`.
     """
     if images.runtime_of(python) is not None:
         return {IMAGE: contents.of(python)}
+    if is_environment(python):
+        return {ENVIRONMENT: environment_use(python)}
+    return {BINARY: contents.of(python.resolve()), SITE: installed(python, contents)}
+
+
+def environment_use(python: Path) -> str:
+    """The digest under which the building of an environment is signed, by its interpreter's place."""
+    return digest({"environment": python.parent.parent.name})
+
+
+def installed(python: Path, contents: Contents) -> str:
+    """Digest of everything that is installed for an interpreter. Raises `OSError`."""
     sites = {str(site): contents.of(site, but=_NOT_CODE) for site in _sites(python)}
-    return {BINARY: contents.of(python.resolve()), SITE: digest(sites)}
+    return digest(sites)
 
 
 def _hooks(prepared: Prepared) -> list[tuple[str, Path]]:

@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue
 
 import checks
 from checks.records.runs import Job
-from checks.references.packs import Pack, Setting, load_pack
+from checks.references.packs import BUILT_IN, Pack, Setting, load_pack
 from checks.verdict import Frozen
 from plumbline_mcp.engines import images, temporary_folder
 from plumbline_mcp.engines.procedures import PROCEDURES, Procedure, load_procedure
@@ -58,14 +58,17 @@ class Prepared(Frozen):
     job: Job
 
 
-def prepare(launch: Launch, run_id: str) -> Prepared:
-    """Check every value of a launch. Raises `UsageError` and `BadInput`; writes nothing."""
+def prepare(launch: Launch, run_id: str, *, built: bool = True) -> Prepared:
+    """Check every value of a launch. Raises `UsageError` and `BadInput`; writes nothing.
+
+    ``built=False``: the interpreter is that of an environment that is not built yet.
+    """
     pack, procedure = load_pack(launch.framework), load_procedure(launch.procedure)
     if launch.procedure not in pack.about.procedures:
         known = ", ".join(sorted(pack.about.procedures)) or "none"
         raise UsageError(f"pack {pack.name} has no procedure {launch.procedure!r}", f"it has: {known}")
     interpreter = launch.interpreter.expanduser().absolute()  # never resolved: a link is what makes a venv
-    if not (interpreter.is_file() and os.access(interpreter, os.X_OK)):
+    if built and not (interpreter.is_file() and os.access(interpreter, os.X_OK)):
         raise UsageError(f"{interpreter} is no interpreter that can be started", "name a Python")
     for path in launch.plants:
         if not path.is_file():
@@ -77,7 +80,7 @@ def prepare(launch: Launch, run_id: str) -> Prepared:
         procedure=procedure.name,
         binding=pack.about.procedures[procedure.name].binding,
         framework=pack.name,
-        pack_folder="" if launch.framework in built_in() else _place(launch.framework),
+        pack_folder="" if pack.folder.parent == BUILT_IN else str(pack.folder),
         target={**launch.target, "framework": pack.name, "module": pack.about.framework.module},
         settings=settings,
         inputs=_checked_inputs(procedure, launch.inputs),
@@ -96,10 +99,6 @@ def prepare(launch: Launch, run_id: str) -> Prepared:
         script=PROCEDURES / procedure.script,
         job=job,
     )
-
-
-def _place(folder: str) -> str:
-    return str(Path(folder).expanduser().absolute())
 
 
 def _world_size(settings: dict[str, JsonValue]) -> int:

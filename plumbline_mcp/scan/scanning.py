@@ -53,6 +53,21 @@ class Subject(Frozen):
         shared = {name: value for name, value in self.recipe.items() if name in known}
         return shared | self.settings.get(procedure, {})
 
+    def launch(self, pack: Pack, procedure: str) -> Launch:
+        """The launch of a procedure with the recipe's settings. Raises `UsageError` for an unknown one."""
+        about = load_procedure(procedure)
+        takes = {*about.inputs, *about.optional_inputs}
+        return Launch(
+            framework=self.framework,
+            procedure=procedure,
+            interpreter=self.python,
+            inputs={file: path for file, path in self.files.items() if file in takes},
+            settings=self.settings_of(pack, procedure),
+            plants=self.plants,
+            time_limit_s=self.time_limit_s,
+            target=self.target,
+        )
+
 
 class DryRun(Frozen):
     """How the dry run ended: with nothing to say, or with the framework's own sentence."""
@@ -138,18 +153,7 @@ class Scan:
     async def job(self, name: str) -> RunFolder:
         """The sealed run of a procedure; scans that share, share equal runs."""
         report = self._progress.begin(f"running the framework's {name.replace('_', ' ')} procedure")
-        procedure, subject = load_procedure(name), self._subject
-        takes = {*procedure.inputs, *procedure.optional_inputs}
-        launch = Launch(
-            framework=subject.framework,
-            procedure=name,
-            interpreter=subject.python,
-            inputs={file: path for file, path in subject.files.items() if file in takes},
-            settings=subject.settings_of(self._pack, name),
-            plants=subject.plants,
-            time_limit_s=subject.time_limit_s,
-            target=subject.target,
-        )
+        launch = self._subject.launch(self._pack, name)
         what = json.dumps(["run", launch.model_dump(mode="json")])
         return await self._shared.once(what, partial(run, self._workspace, launch, report))
 
