@@ -20,6 +20,17 @@ def plain(value: object) -> object:
     return repr(value)[:200]
 
 
+def line_of(record: "dict[str, object]") -> str:
+    """A record as one line of JSON. Most hold nothing that JSON does not know and are written as they are."""
+    try:
+        return _ENCODER.encode(record)
+    except (TypeError, ValueError):  # a key that is no text; a number that is not finite
+        return _ENCODER.encode(plain(record))
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, default=plain)
+
+
 class Journal:
     """The open ``<kind>.jsonl`` files of one rank."""
 
@@ -35,7 +46,7 @@ class Journal:
         if file is None:
             file = (self._folder / (kind + ".jsonl")).open("a", encoding="utf-8")
             self._files[kind] = file
-        file.write(json.dumps(plain(record), allow_nan=False) + "\n")
+        file.write(line_of(record) + "\n")
         file.flush()
 
     def unavailable(self, what: str, why: str) -> None:

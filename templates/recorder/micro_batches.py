@@ -1,6 +1,7 @@
 """One forward and backward pass: what entered the model, what the loss was, how many tokens it looked at."""
 
 import inspect
+import weakref
 
 import torch
 from plumbline_recorder.reading import dtype_name, local, number, quiet
@@ -8,6 +9,8 @@ from plumbline_recorder.reading import dtype_name, local, number, quiet
 IGNORED = -100
 LARGEST_INPUT = 1 << 26
 """Elements; a larger input is no token array."""
+ARGUMENTS: "weakref.WeakKeyDictionary[type, list[str]]" = weakref.WeakKeyDictionary()
+"""Names of forward's arguments by class: asking for them takes longer than all else of a batch."""
 
 
 class MicroBatch:
@@ -91,15 +94,21 @@ class MicroBatch:
         ends = self.labels.new_full((*self.labels.shape[:-1], 1), IGNORED)
         return torch.cat([self.labels[..., 1:], ends], dim=-1)
 
+    def supervised(self) -> "int | None":
+        """How many positions have a target; where labels are not shifted a row's first is of none."""
+        if self.labels is None:
+            return None
+        targets = self.labels if self.shifted else self.labels[..., 1:]
+        return _count(targets != IGNORED)
+
     def line(self) -> "dict[str, object]":
         """Its part of the line in ``steps.jsonl``."""
         with quiet():
-            ids, targets = self.ids, self.targets()
+            ids, supervised = self.ids, self.supervised()
             mask = self.inputs.get("attention_mask")
             tokens = None if ids is None else ids.numel()
             if mask is not None and ids is not None and mask.shape == ids.shape:
-                tokens = int((local(mask) != 0).sum())
-            supervised = None if targets is None else int((targets != IGNORED).sum())
+                tokens = _count(local(mask) != 0)
         return {
             "rows": None if ids is None else int(ids.shape[0]),
             "tokens": tokens,
@@ -124,10 +133,21 @@ def inputs_of(module: "torch.nn.Module", args: tuple, kwargs: dict) -> "dict[str
 
 
 def _positions(module: "torch.nn.Module") -> "list[str]":
+    known = ARGUMENTS.get(type(module)) if "forward" not in vars(module) else None
+    if known is not None:
+        return known
     try:
-        return list(inspect.signature(module.forward).parameters)
+        found = list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):
         return []
+    if "forward" not in vars(module):
+        ARGUMENTS[type(module)] = found
+    return found
+
+
+def _count(mask: "torch.Tensor") -> int:
+    """How many elements hold; `count_nonzero` is quicker, and known to plain tensors at least."""
+    return int(torch.count_nonzero(mask) if type(mask) is torch.Tensor else mask.sum())
 
 
 def _is_token_array(value: object) -> bool:

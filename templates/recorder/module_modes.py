@@ -16,12 +16,17 @@ RATES = ("drop", "jitter")
 
 
 class ModuleModes:
-    """The modes of a root's modules. Its tree is walked in full steps, or where another root is called."""
+    """The modes of a root's modules.
+
+    All are looked at in full steps, where another root is called, and where the mode of the root changed, or
+    of a module that did something in training mode only when all were looked at last.
+    """
 
     def __init__(self) -> None:
         """No module was looked at yet."""
         self._root: "object | None" = None
         self._parts: "dict[str, torch.nn.Module]" = {}
+        self._watched: "list[torch.nn.Module]" = []
         self._flags: "list[bool]" = []
         self._found: "dict[str, object]" = {}
 
@@ -29,15 +34,16 @@ class ModuleModes:
         """The field ``modes`` of a micro-batch; without ``walk`` the last one where no mode changed since."""
         if root is None:
             return None
-        fresh = walk or self._root is None or self._root() is not root
-        if fresh:
-            self._root, self._parts = weakref.ref(root), dict(root.named_modules())
-        flags = [part.training for part in self._parts.values()]
-        if fresh or flags != self._flags:
-            self._flags, self._found = flags, self._look(root)
+        same = not walk and self._root is not None and self._root() is root
+        if not same or [part.training for part in self._watched] != self._flags:
+            self._root, self._found = weakref.ref(root), self._look(root)
+            self._watched = [root, *(part for part in self._parts.values() if acts_in_training(part))]
+            self._flags = [part.training for part in self._watched]
+            self._parts = {}
         return self._found
 
     def _look(self, root: "torch.nn.Module") -> "dict[str, object]":
+        self._parts = dict(root.named_modules())
         turned = [plain_name(name) for name in self._parts if name and self._turns(name)]
         inactive = sorted(self._inactive(), key=lambda found: not found["trained"])
         return {

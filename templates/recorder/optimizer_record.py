@@ -17,15 +17,25 @@ class Naming:
         self._names = names
 
     def groups(self, optimizer: object, number_: int) -> "list[list[tuple[str, torch.Tensor]]]":
-        """(name, parameter) by group. A parameter that no module of the model holds is named by its place."""
+        """(name, parameter) by group."""
+        names = self.names(optimizer, number_)
+        return [
+            list(zip(names[index], group["params"]))  # noqa: B905 - Python 3.9 has no strict
+            for index, group in enumerate(optimizer.param_groups)
+        ]
+
+    def names(self, optimizer: object, number_: int) -> "list[list[str]]":
+        """Names by group. A parameter that no module of the model holds is named by its place."""
         prefix = "unowned." if number_ == 0 else "unowned.%d." % number_
         found = []
         for group, entry in enumerate(optimizer.param_groups):
-            held = []
-            for index, parameter in enumerate(entry["params"]):
-                place = "%s%d.%d" % (prefix, group, index)
-                held.append((self._names.get(id(parameter), place), parameter))
-            found.append(held)
+            names = list(map(self._names.get, map(id, entry["params"])))
+            if None in names:
+                names = [
+                    "%s%d.%d" % (prefix, group, index) if name is None else name
+                    for index, name in enumerate(names)
+                ]
+            found.append(names)
         return found
 
 

@@ -74,20 +74,27 @@ class NameTable:
     def __init__(self) -> None:
         """No module was looked at yet."""
         self._root: "object | None" = None
-        self._places: "list[tuple[dict[str, torch.Tensor], str, str]]" = []
+        self._places: "tuple[tuple[dict, ...], tuple[str, ...], tuple[str, ...]]" = ((), (), ())
+        self._last: "tuple[list[int], dict[int, str]]" = ([], {})
 
     def names(self, root: "torch.nn.Module | None", walk: bool) -> "dict[int, str]":
         """First name of each parameter by ``id``; ``walk``: look for modules that were added or removed."""
-        names: "dict[int, str]" = {}
         if root is None:
-            return names
+            return {}
         if walk or self._root is None or self._root() is not root:
-            self._root, self._places = weakref.ref(root), list(places_of(root))
-        for parameters, key, name in self._places:
-            value = parameters.get(key)
-            if value is not None:
-                names.setdefault(id(value), name)
-        return names
+            self._root, found = weakref.ref(root), list(places_of(root))
+            self._places = tuple(zip(*found)) if found else ((), (), ())  # noqa: B905 - Python 3.9 has no strict
+            self._last = ([], {})
+        tables, keys, names = self._places
+        values = list(map(dict.get, tables, keys))
+        numbers = list(map(id, values))
+        if numbers != self._last[0]:
+            each = {}
+            for number, value, name in zip(numbers, values, names):  # noqa: B905 - as above
+                if value is not None:
+                    each.setdefault(number, name)
+            self._last = (numbers, each)
+        return self._last[1]
 
 
 def places_of(root: "torch.nn.Module") -> "Iterator[tuple[dict[str, torch.Tensor], str, str]]":

@@ -1,6 +1,5 @@
 """Reads tensors without a trace: no dispatch mode sees it, no graph, no random number, no collective."""
 
-import contextlib
 import ctypes
 import hashlib
 import sys
@@ -13,15 +12,37 @@ CHUNK = 1 << 24
 """Elements that are looked at in one go where a temporary copy is needed."""
 
 
-@contextlib.contextmanager
-def quiet() -> "Iterator[None]":
+class quiet:
     """A context for the recorder's own torch operations.
 
     Selective activation checkpointing and other dispatch modes replay what they see in the backward pass, so
-    they must not see the recorder's reads.
+    they must not see the recorder's reads. Where there is none, none is looked for: that takes longer than
+    most reads.
     """
-    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():  # noqa: SLF001 - no public one
-        yield
+
+    __slots__ = ("_functions", "_modes", "_with_gradients")
+
+    def __enter__(self) -> None:
+        self._functions = torch._C.DisableTorchFunction()  # noqa: SLF001 - no public one
+        self._functions.__enter__()
+        self._modes = _disable_current_modes() if _has_modes() else None
+        if self._modes is not None:
+            self._modes.__enter__()
+        self._with_gradients = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)  # noqa: SLF001 - as torch.no_grad does
+
+    def __exit__(self, *raised: object) -> None:
+        torch._C._set_grad_enabled(self._with_gradients)  # noqa: SLF001 - as above
+        if self._modes is not None:
+            self._modes.__exit__(*raised)
+        self._functions.__exit__(*raised)
+
+
+def _has_modes() -> bool:
+    """Whether a dispatch mode is active; taken for granted where this torch does not say."""
+    before = getattr(torch._ops, "_len_torch_dispatch_stack_pre_dispatch", None)  # noqa: SLF001 - no public one
+    here = getattr(torch._C, "_len_torch_dispatch_stack", None)  # noqa: SLF001 - no public one
+    return before is None or here is None or here() > 0 or before() > 0
 
 
 def local(tensor: "torch.Tensor") -> "torch.Tensor":

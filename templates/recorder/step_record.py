@@ -150,7 +150,7 @@ class StepRecord:
         if number_ in window.stepped:
             self._finish()
             window = self._current()
-        step = Step(optimizer, number_, Naming(self._names(optimizer, window)).groups(optimizer, number_))
+        step = Step(optimizer, number_, Naming(self._names(optimizer, window)).names(optimizer, number_))
         self._open_steps.append(step)
         self._flush_batches(window)
         if not window.full:
@@ -165,9 +165,9 @@ class StepRecord:
     def _names(self, optimizer: object, window: Window) -> "dict[int, str]":
         """The root's names; its tree is walked in full steps, and where a parameter has none."""
         names = self.roots.names(walk=window.full)
-        held = (value for group in optimizer.param_groups for value in group["params"])
-        if not window.full and any(id(value) not in names for value in held):
-            names = self.roots.names()
+        for group in () if window.full else optimizer.param_groups:
+            if not names.keys() >= set(map(id, group["params"])):
+                return self.roots.names()
         return names
 
     def _closure(self, closure: object, window: Window, step: Step) -> object:
@@ -217,10 +217,7 @@ class StepRecord:
     def _line(self, window: Window, step: Step) -> "dict[str, object]":
         now = time.perf_counter()
         seconds, self._ended = now - self._ended, now
-        groups = [
-            {"params": [name for name, _ in held], **settings}
-            for held, settings in _pairs(step.groups, step.settings)
-        ]
+        groups = [{"params": names, **settings} for names, settings in _pairs(step.names, step.settings)]
         mine = {name for name, _ in step.held} if window.full else set()
         raw, used = (
             {name: value for name, value in squares.items() if name in mine}

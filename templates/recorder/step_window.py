@@ -43,15 +43,15 @@ class Window:
 class Step:
     """One call of an optimizer's ``step``."""
 
-    def __init__(
-        self, optimizer: object, number_: int, groups: "list[list[tuple[str, torch.Tensor]]]"
-    ) -> None:
-        """``groups``: names and parameters by group."""
-        self.optimizer, self.number, self.groups = optimizer, number_, groups
+    def __init__(self, optimizer: object, number_: int, names: "list[list[str]]") -> None:
+        """``names``: of its parameters, by group."""
+        self.optimizer, self.number, self.names = optimizer, number_, names
+        self._parameters = [value for group in optimizer.param_groups for value in group["params"]]
         self.settings = [settings_of(group) for group in optimizer.param_groups]
         self.holds_others = False
 
     @property
     def held(self) -> "list[tuple[str, torch.Tensor]]":
         """Every (name, parameter)."""
-        return [entry for group in self.groups for entry in group]
+        names = [name for group in self.names for name in group]
+        return list(zip(names, self._parameters))  # noqa: B905 - Python 3.9 has no strict

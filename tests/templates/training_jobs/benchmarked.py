@@ -10,7 +10,7 @@ from typing import Any
 
 FOLDER, HOW = Path(sys.argv[1]), sys.argv[2]
 RECORDER = Path(__file__).parents[3] / "templates" / "recorder"
-LAYERS, WIDTH, VOCABULARY, ROWS, LENGTH = 12, 192, 2000, 4, 64
+LAYERS, WIDTH, VOCABULARY, ROWS, LENGTH = 12, 192, 2000, 2, 32
 
 
 def record() -> Any:
