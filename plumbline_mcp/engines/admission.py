@@ -4,7 +4,6 @@ Everything here happens inside the write transaction that stores the submission:
 once, one consumes the attempt, and an attempt that was consumed has its row.
 """
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -40,6 +39,10 @@ class Approved:
     node_millihours: int = 0
     """What the job is expected to take, as it was signed."""
 
+    def key(self, digest: str) -> str:
+        """The key of the submission of a job: one run for each ticket, job and attempt."""
+        return f"{self.ticket} {digest} {self.attempt}"
+
 
 class Admission:
     """What one submission under an approval goes through."""
@@ -54,8 +57,8 @@ class Admission:
 
     @property
     def key(self) -> str:
-        """The key of the submission: one run for each ticket, job and attempt."""
-        return f"{self._approved.ticket} {self._content.digest} {self._approved.attempt}"
+        """The key of the submission."""
+        return self._approved.key(self._content.digest)
 
     def admit(self) -> None:
         """Consume the attempt, inside the write transaction that stores the submission.
@@ -101,13 +104,13 @@ def note_environment(workspace: Workspace, environment: str, found: str) -> None
     """
     if not environment:
         return
-    sql = "select detail from audit where event = ? and subject = ? order by seq limit 1"
-    noted = [json.loads(row["detail"])["installed"] for row in workspace.query(sql, [NOTED, environment])]
-    if not noted:
+    log = workspace.audit.matching("subject", environment)
+    noted = next((str(entry.detail["installed"]) for entry in log if entry.event == NOTED), None)
+    if noted is None:
         workspace.audit.append(NOTED, environment, {"installed": found})
-    elif noted != [found]:
+    elif noted != found:
         raise Refused(
-            f"the environment was changed since it was first used here: {found[:12]}…, then {noted[0][:12]}…",
+            f"the environment was changed since it was first used here: {found[:12]}…, then {noted[:12]}…",
             "remove it from the cache of environments and have it built again",
         )
 

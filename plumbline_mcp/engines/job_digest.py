@@ -7,7 +7,9 @@ are hooks, and they are.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import Field, JsonValue
 
@@ -29,6 +31,8 @@ BINARY = "interpreter"
 SITE = "installed packages"
 IMAGE = "container image"
 ENVIRONMENT = "environment"
+
+T = TypeVar("T")
 
 _MOST_PTH = 65_536
 _NOT_CODE = ("__pycache__", ".git")
@@ -81,19 +85,7 @@ class JobContent(Frozen):
 def job_content(prepared: Prepared, contents: Contents | None = None) -> JobContent:
     """The content of a prepared launch. Raises `UsageError` for a file that cannot be read."""
     job, contents = prepared.job, contents or Contents()
-    try:
-        digests = {
-            TEXT: digest(job_text(prepared)),
-            PACK: prepared.pack_digest,
-            HOOKS: digest({name: sha256_file(path.resolve())[0] for name, path in _hooks(prepared)}),
-            **interpreter_digests(Path(job.interpreter), contents),
-            **{name: contents.of(Path(path)) for name, path in job.inputs.items()},
-        }
-    except OSError as error:
-        raise UsageError(
-            f"{error.filename or 'a file of the job'} cannot be read: {error.strerror or error}",
-            "make it readable, or name another one",
-        ) from error
+    digests = readable(lambda: _digests(prepared, contents))
     return JobContent(
         procedure=job.procedure,
         framework=job.framework,
@@ -149,6 +141,27 @@ def installed(python: Path, contents: Contents) -> str:
     """Digest of everything that is installed for an interpreter. Raises `OSError`."""
     sites = {str(site): contents.of(site, but=_NOT_CODE) for site in _sites(python)}
     return digest(sites)
+
+
+def readable(read: Callable[[], T]) -> T:
+    """What a function reads; its `OSError` as a `UsageError` that names the file."""
+    try:
+        return read()
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or 'a file of the job'} cannot be read: {error.strerror or error}",
+            "make it readable, or name another one",
+        ) from error
+
+
+def _digests(prepared: Prepared, contents: Contents) -> dict[str, str]:
+    return {
+        TEXT: digest(job_text(prepared)),
+        PACK: prepared.pack_digest,
+        HOOKS: digest({name: sha256_file(path.resolve())[0] for name, path in _hooks(prepared)}),
+        **interpreter_digests(Path(prepared.job.interpreter), contents),
+        **{name: contents.of(Path(path)) for name, path in prepared.job.inputs.items()},
+    }
 
 
 def _hooks(prepared: Prepared) -> list[tuple[str, Path]]:

@@ -5,10 +5,19 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from approvals.canonical import digest
 from checks.references.packs import load_pack
 from checks.verdict import Frozen
 from plumbline_mcp.engines.contents import Contents
-from plumbline_mcp.engines.job_digest import TEXT, JobContent, job_content, job_text
+from plumbline_mcp.engines.job_digest import (
+    ENVIRONMENT,
+    TEXT,
+    JobContent,
+    interpreter_digests,
+    job_content,
+    job_text,
+    readable,
+)
 from plumbline_mcp.engines.launching import Launch, prepare
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.costs import Cost, cost_of
@@ -48,6 +57,11 @@ class Rendered(Frozen):
             raise UsageError(f"it covers no job {name[:80]!r}", f"its jobs are: {known}{more}")
         return found[0]
 
+    def unique(self) -> "Rendered":
+        """Without the jobs that are an earlier one under another name."""
+        first = {job.digest: job for job in reversed(self.jobs)}
+        return Rendered(jobs=tuple(job for job in self.jobs if first[job.digest] is job), texts=self.texts)
+
     @property
     def node_millihours(self) -> int:
         """What one attempt of each job is expected to take."""
@@ -67,10 +81,16 @@ class Rendered(Frozen):
 class Renderer:
     """Renders the jobs of one subject."""
 
-    def __init__(self, workspace: Workspace, subject: Subject) -> None:
-        self._workspace, self._subject = workspace, subject
+    def __init__(self, workspace: Workspace, subject: Subject, *, built: bool = True) -> None:
+        """``built=False``: the subject's environment is not built yet."""
+        self._workspace, self._subject, self._built = workspace, subject, built
         self._pack = load_pack(subject.framework)
         self._contents = Contents(workspace.home)
+
+    def environment(self) -> str:
+        """One digest of the interpreter. Raises `UsageError` for what cannot be read."""
+        found = readable(lambda: interpreter_digests(self._subject.python, self._contents))
+        return found.get(ENVIRONMENT) or digest(found)
 
     def jobs(self, wanted: Iterable[tuple[str, str, dict[str, JsonValue]]]) -> Rendered:
         """The jobs of (name, procedure, changed settings). Raises `UsageError`, `BadInput`."""
@@ -78,7 +98,7 @@ class Renderer:
         for name, procedure, changed in wanted:
             launch = self._subject.launch(self._pack, procedure)
             launch = launch.model_copy(update={"settings": launch.settings | changed})
-            prepared = prepare(launch, "unnamed")
+            prepared = prepare(launch, "unnamed", built=self._built)
             content = job_content(prepared, self._contents)
             texts[content.digests[TEXT]] = job_text(prepared)
             jobs.append(
@@ -98,6 +118,6 @@ def subjects(rendered: Rendered, further: dict[str, str]) -> dict[str, str]:
     """What every job has alike, by digest: model, workload, pack, interpreter; and what is named further."""
     found: dict[str, set[str]] = {}
     for job in rendered.jobs:
-        for name, digest in job.content.digests.items():
-            found.setdefault(name, set()).add(digest)
+        for name, sha256 in job.content.digests.items():
+            found.setdefault(name, set()).add(sha256)
     return {name: one for name, digests in found.items() if len(digests) == 1 for one in digests} | further

@@ -13,7 +13,7 @@ from checks.check import Progress, silent
 from checks.errors import BadInput
 from checks.references.packs import BUILT_IN, Pack, built_in, load_pack
 from checks.verdict import Frozen
-from plumbline_mcp.engines.environments import build_in_worker
+from plumbline_mcp.engines.environments import build_in_worker, is_built, planned
 from plumbline_mcp.engines.images import Image, check_image, interpreter
 from plumbline_mcp.engines.requirements import read_requirements
 from plumbline_mcp.errors import UsageError
@@ -230,6 +230,25 @@ def _placed(target: Target, image: Image) -> Image:
     name = str(target.place(Path(image.name))) if image.name.endswith((".sif", ".sqsh")) else image.name
     mounts = [mount.model_copy(update={"source": target.place(mount.source)}) for mount in image.mounts]
     return image.model_copy(update={"name": name, "mounts": tuple(mounts)})
+
+
+def planned_python(target: Target, images: Path) -> tuple[Path, bool]:
+    """The interpreter that `prepared_python` gives, and whether it is there; nothing is built or started.
+
+    Raises `UsageError`, and `NotEvaluated` where no runtime starts the image here.
+    """
+    wanted = target.file.environment
+    if wanted.python is not None:
+        return target.place(wanted.python), True
+    if wanted.image is not None:
+        return interpreter(_placed(target, wanted.image), tuple(target.files().values()), images), True
+    if wanted.requirements is not None:
+        listed = read_requirements(target.place(wanted.requirements), hashed=wanted.hashes)
+        python = planned(listed.requirements, hashes=listed.hashes if wanted.hashes else None).python
+    else:
+        pins = load_pack(target.framework).about.environment
+        python = planned(pins.requirements, without_dependencies=pins.without_dependencies).python
+    return python, is_built(python)
 
 
 async def prepared_python(target: Target, images: Path, progress: Progress = silent) -> Path:
