@@ -13,7 +13,6 @@ from checks.optimization.tokens import TokenBatch, token_batches
 from checks.optimization.updating import ParameterStep, Unjudgeable, parameter_step
 from checks.optimization.witnesses import contribution, measured
 from checks.records.steps import Inactive, StepLine
-from checks.references.schedules import learning_rate
 from checks.rules import NORM_ROUNDING
 
 _SMALL = 2**16
@@ -40,7 +39,7 @@ def smallest_slice(case: StepCase) -> StepCase:
 
 
 def _moves(case: StepCase, step: int) -> bool:
-    return learning_rate(case.recipe, step, case.total_steps) > 0
+    return case.rate(step) > 0
 
 
 def _unevenness(case: StepCase, step: int) -> float:
@@ -131,7 +130,7 @@ def _times_accumulation(case: StepCase) -> StepCase:
     step = _step(case)
     tokens = StepTokens(step, tuple(token_batches(case, step)), tuple(measured(case, step)))
     if tokens.factor(case.world_size) is None:
-        raise NotApplicable("the records hold no witness layer to tell the scale by")
+        raise NotApplicable("no linear layer was recorded with its inputs, so the scale cannot be told")
     count = max(len(line.micro_batches) for line in case.lines(step))
     return _weighted(case, lambda batch, batches: float(count))
 
@@ -166,7 +165,7 @@ def _decay_on_norms(case: StepCase) -> StepCase:
 
 
 def _half_rate(case: StepCase) -> StepCase:
-    if not learning_rate(case.recipe, _step(case), case.total_steps):
+    if not case.rate(_step(case)):
         raise NotApplicable("the learning rate of the recorded step is 0")
 
     def change(line: StepLine) -> StepLine:
@@ -270,7 +269,7 @@ def _witness(case: StepCase) -> tuple[Shard, str, float]:
         found.sort(key=lambda shard: (shard.parameter != name, shard.rank != one.rank))
         if found:
             return found[0], one.module, one.factor
-    raise NotApplicable("the records hold no witness layer with a gradient")
+    raise NotApplicable("no linear layer was recorded with its inputs and a gradient above 0")
 
 
 def _contribution_lost(case: StepCase) -> StepCase:
@@ -283,7 +282,7 @@ def _contribution_lost(case: StepCase) -> StepCase:
             values = shard.first.array(name)
             left = values - factor * part.reshape(values.shape)
             return case.with_tensors(step, {rank: {name: left} for rank, _ in shard.holders})
-    raise NotApplicable("no micro-batch of the slice contributes to the witness layer")
+    raise NotApplicable("no micro-batch of the slice adds to the gradient of the recorded linear layer")
 
 
 def _unsynchronised(case: StepCase) -> StepCase:

@@ -219,7 +219,7 @@ def _unknown_scale(step: StepTokens) -> Problem:
         outcome=Outcome.NOT_EVALUATED,
         message="what each token weighs in the optimizer's gradient was not recorded",
         place=Place(step=step.step),
-        next_step="record the step with logits and a witness layer (compiled models hide both)",
+        next_step="record the step with its logits and a linear layer's inputs (compiled models hide both)",
     )
 
 
@@ -249,7 +249,7 @@ def gradient_part(case: StepCase, steps: Iterable[StepTokens]) -> Part:
             )
         for shard in gradient_shards(case, step.step):
             problems += replicas(shard, step.step, (f"grad.raw.{shard.parameter}",), "gradient")
-    coverage = Coverage(judged=judged, total=total, unit="steps with a witness layer")
+    coverage = Coverage(judged=judged, total=total, unit="steps with a linear layer recorded")
     return part_of("gradient", problems, coverage=coverage, measurements=tuple(measurements))
 
 

@@ -16,6 +16,7 @@ from checks.optimization.state_part import state_part, state_problems, step_coun
 from checks.optimization.updating import (
     ParameterStep,
     Unjudgeable,
+    compensated,
     parameter_step,
     unit_in_last_place,
     would_move,
@@ -232,9 +233,10 @@ def _biased(one: ParameterStep) -> Iterator[Problem]:
 
 def _count_lost(case: StepCase, one: ParameterStep, tally: _Tally) -> None:
     moving = would_move(one)
-    if case.recipe.stochastic_rounding or case.recipe.kahan or one.reference.direction_error is not None:
+    if case.recipe.stochastic_rounding or one.reference.direction_error is not None:
         return
-    stuck = int(np.count_nonzero(moving & (one.after == one.before) & ~one.outside))
+    still = moving & (one.after == one.before) & ~one.outside
+    stuck = int(np.count_nonzero(still & ~compensated(one) if case.recipe.kahan else still))
     count = int(np.count_nonzero(moving))
     tally.would_move += count
     tally.stuck += stuck
@@ -279,7 +281,11 @@ def _update(case: StepCase, tally: _Tally) -> Part:
             rule="RUNNING_ERROR_SLACK",
             where=tally.worst[1] or None,
         ),
-        Measurement(name="moving weights at which half the update would be seen", value=share, unit="share"),
+        Measurement(
+            name="share of the weights with an update above 0 whose dtype would show half of it",
+            value=share,
+            unit="share",
+        ),
     )
     return part_of("update", problems, coverage=coverage, measurements=measurements)
 
@@ -320,7 +326,7 @@ def _lost(case: StepCase, tally: _Tally) -> Part:
                     next_step="train float32 parameters (with bfloat16 autocast), or declare bf16_in_place",
                 )
             )
-    if case.recipe.optimizer == "muon" or case.recipe.stochastic_rounding or case.recipe.kahan:
+    if case.recipe.optimizer == "muon" or case.recipe.stochastic_rounding:
         return Part(
             name="lost_updates",
             outcome=Outcome.PASS,

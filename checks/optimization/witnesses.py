@@ -139,7 +139,9 @@ def contribution(record: StepTensors, module: str, shard: Shard) -> np.ndarray |
 def _picked(given: np.ndarray, slope: np.ndarray, shard: Shard) -> np.ndarray | None:
     """grad_output^T input on the elements that the shard's gradient was recorded of, flat."""
     if slope.shape[1] * given.shape[1] > MAX_STEP_ELEMENTS:
-        raise Inconclusive(f"the witness {shard.parameter} is too large to recompute its gradient")
+        raise Inconclusive(
+            f"{shard.parameter}, whose gradient is recomputed from its layer's inputs, is too large for that"
+        )
     record, name = shard.first, f"grad.raw.{shard.parameter}"
     placement = record.placements.get(shard.parameter)
     if placement is not None and placement.offset is not None:

@@ -73,7 +73,7 @@ def _command(check: Any) -> Any:
     run.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in made}
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name=check.name, help=_help(check), short_help=_plain(check.title))(run)
+    app.command(name=check.name, help=_help(check), short_help=_plain(check.question))(run)
     return get_command(app)
 
 
@@ -123,7 +123,7 @@ def _run(
     limit = {} if time_limit is None else {"timeout_s": time_limit}
 
     async def judged() -> Any:
-        with shown_progress(f"check {name}", quiet) as progress:
+        with shown_progress(f"check {name}", quiet or as_json) as progress:
             return await run_check(workspace, name, inputs, progress=progress, **limit)
 
     verdict = anyio.run(judged)

@@ -22,7 +22,8 @@ _FREE_BYTES = 2 * 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: ``ok``, ``warn`` (works, but note it) or ``bad``."""
+    """One thing that was looked at: ``ok``, ``warn`` (works, but note it), ``bad``, or ``unavailable``: it
+    does not work here, and nothing needs it unless a target names it."""
 
     name: str
     state: str
@@ -67,6 +68,7 @@ def _print(findings: list[Finding]) -> None:
     from plumbline_mcp.cli.screen import console, labelled, table, untrusted
 
     signs = {"ok": Text("✓ ok", "green"), "warn": Text("! note", "yellow"), "bad": Text("✗ bad", "bold red")}
+    signs["unavailable"] = Text("– unavailable", "dim")
     rows = []
     for finding in findings:
         said = untrusted(finding.found, limit=300)
@@ -179,9 +181,9 @@ def _runtimes() -> Iterable[Finding]:
 
     for runtime in runtimes():
         if runtime.answers:
-            yield Finding(runtime.name, "ok", f"answers {runtime.version}".strip())
+            yield Finding(runtime.name, "ok", f"answers {runtime.version}".strip() + "; no image was tried")
         else:
-            yield Finding(runtime.name, "ok", f"starts no image here: {runtime.why}")
+            yield Finding(runtime.name, "unavailable", f"starts no image here: {runtime.why}")
 
 
 # --- the workspace ---------------------------------------------------------------------------------------

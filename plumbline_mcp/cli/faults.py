@@ -104,7 +104,7 @@ def run(
     workspace = Workspace.open(home)
 
     async def played() -> "FaultsResult":
-        with shown_progress("faults", quiet) as progress:
+        with shown_progress("faults", quiet or json_output) as progress:
             return await play(
                 workspace, corpus, pattern=pattern, ids=ids or (), quick=quick, jobs=jobs, progress=progress
             )

@@ -75,8 +75,11 @@ def list_(
     """
     from plumbline_mcp.cli.screen import console, print_json, table, untrusted
     from plumbline_mcp.engines.local.engine import LocalEngine
-    from plumbline_mcp.workspace import RunState
+    from plumbline_mcp.workspace import RunState, default_home
 
+    if not (home or default_home()).is_dir():  # nobody ran anything here yet: no mistake
+        print_json([]) if json_output else console().print("no job yet; next: plumbline run --help")
+        return
     workspace = _existing(home)
     engine, states = LocalEngine(workspace), (RunState.SUBMITTING, RunState.RUNNING) if active else (None,)
     runs = [run for state in states for run in workspace.runs_list(state, limit)]
@@ -91,7 +94,7 @@ def list_(
             untrusted(known.state),
             untrusted(known.submitted[:16]),
             untrusted(run.job.framework),
-            untrusted(known.reason, limit=160),
+            untrusted(known.reason),
         ]
         for run, known in shown
     )
@@ -122,7 +125,7 @@ def wait(identifier: _Id, json_output: Json = False, quiet: Quiet = False, home:
     import anyio
 
     workspace = _existing(home)
-    known = anyio.run(_followed, workspace, identifier, quiet)
+    known = anyio.run(_followed, workspace, identifier, quiet or json_output)
     _show(workspace, known, json_output)
     if known.state != "succeeded":
         return ExitCode.COULD_NOT_JUDGE
@@ -132,13 +135,11 @@ def wait(identifier: _Id, json_output: Json = False, quiet: Quiet = False, home:
 
 
 def _print_next(workspace: "Workspace", run_id: str) -> None:
-    from checks.references.packs import built_in
-    from plumbline_mcp.cli.following import next_command
+    from plumbline_mcp.cli.following import next_command, pack_of
     from plumbline_mcp.cli.screen import console, labelled
 
     job = workspace.run(run_id).job
-    framework = job.framework if job.framework in built_in() else ""  # a job does not store its pack's folder
-    following = next_command(run_id, job.procedure, framework, job.inputs)
+    following = next_command(run_id, job.procedure, pack_of(job), job.inputs, job.interpreter)
     console().print(labelled("next: ", following, limit=4000), soft_wrap=True)
 
 
@@ -155,7 +156,7 @@ def cancel(
 
     workspace = _existing(home)
     LocalEngine(workspace).cancel(identifier, grace, why="cancelled from the command line")
-    _show(workspace, anyio.run(_followed, workspace, identifier, quiet), json_output)
+    _show(workspace, anyio.run(_followed, workspace, identifier, quiet or json_output), json_output)
 
 
 def logs(

@@ -10,6 +10,7 @@ from plumbline_mcp.cli.options import Home, Json, paragraphs
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
     from checks.references.packs import Pack, Setting
     from plumbline_mcp.workspace import Workspace
@@ -75,13 +76,22 @@ def list_(
         print_json(rows)
     elif rows:
         console().print(shown)
+    elif check or outcome or after:
+        console().print(f"no {kind.value} that fit; without --check, --outcome and --after all are listed")
     else:
-        console().print(f"no {kind.value} yet" + _hint(kind))
+        console().print(_nothing(kind, home))
 
 
-def _hint(kind: Kind) -> str:
-    first = {Kind.VERDICTS: "plumbline check --help, or plumbline onboard", Kind.RUNS: "plumbline onboard"}
-    return f"; next: {first[kind]}" if kind in first else ""
+def _nothing(kind: Kind, home: Any) -> "Text":
+    """What to say, and do first, where there is nothing to list."""
+    from plumbline_mcp.cli.screen import labelled
+    from plumbline_mcp.workspace import default_home
+
+    example = "plumbline onboard (scans a tiny model that it makes, in minutes)"
+    own = {Kind.VERDICTS: "plumbline check --help (your own files)", Kind.RUNS: "plumbline run --help"}
+    first = f"no {kind.value} yet; next: {example}, or {own.get(kind, '')}\n"
+    place = (home or default_home()).expanduser().absolute()
+    return labelled(f"{first}looked in ", place, "").append("; --home or PLUMBLINE_HOME names another folder")
 
 
 def _checks() -> tuple[list[dict[str, Any]], "Table"]:
@@ -165,11 +175,11 @@ def _runs(home: Any, limit: int, after: str | None) -> tuple[list[dict[str, Any]
             untrusted(row["id"], limit=60),
             untrusted((row["created"] or "")[:16]),
             untrusted(row["framework"], limit=60),
-            untrusted(row["ended"], limit=160),
+            untrusted(row["ended"]),
         ]
         for row in rows
     )
-    return rows, table("id", "started (UTC)", "framework", "how it ended", rows=cells)
+    return rows, table("run", "started (UTC)", "framework", "how it ended", rows=cells)
 
 
 def _verdicts(
@@ -198,12 +208,12 @@ def _verdicts(
         [
             untrusted(stored.verdict.id).append(f"\n{stored.created[:16]}", "dim"),
             outcome_text(stored.verdict.outcome),
-            Text("\n").join(untrusted(line, limit=80) for line in subject(stored)),
-            untrusted(stored.verdict.reason, limit=160),
+            Text("\n").join(untrusted(line, limit=200) for line in subject(stored)),
+            untrusted(stored.verdict.reason),
         ]
         for stored in found
     )
-    return rows, table("id, stored (UTC)", "outcome", "judged", "reason", rows=cells)
+    return rows, table("verdict, stored (UTC)", "outcome", "judged", "reason", rows=cells)
 
 
 def _existing(home: Any) -> "Workspace | None":

@@ -68,7 +68,7 @@ def onboard(
     workspace = Workspace.open(home)
 
     async def scanned() -> "OnboardResult":
-        with shown_progress("onboard", quiet) as progress:
+        with shown_progress("onboard", quiet or json_output) as progress:
             if target is not None:
                 return await onboard_target(workspace, target, progress)
             return await scan(workspace, plant, progress, corpus)

@@ -1,4 +1,7 @@
-"""Progress on standard error: a bar on a terminal, a line every few seconds elsewhere."""
+"""Progress on standard error: a bar on a terminal, a line every ten seconds at most elsewhere.
+
+With --quiet and --json there is none: the callers say so.
+"""
 
 import sys
 import time
@@ -19,7 +22,7 @@ from checks.check import Progress as Report
 from checks.check import silent
 from plumbline_mcp.cli.screen import console, untrusted
 
-_SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_BETWEEN_LINES = 10.0
 _LINE = 160
 """Characters of a message where there is no terminal."""
 _MOST = 500

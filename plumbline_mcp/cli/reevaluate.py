@@ -46,7 +46,7 @@ def reevaluate(
     workspace = Workspace.open(home, create=False)
 
     async def judged() -> "list[Reevaluation]":
-        with shown_progress("reevaluate", quiet) as progress:
+        with shown_progress("reevaluate", quiet or json_output) as progress:
             return await judge_again(workspace, identifiers or (), progress)
 
     results = anyio.run(judged)

@@ -127,10 +127,11 @@ def run(
         **limits,
     )
     workspace = Workspace.open(home)
-    launch = anyio.run(_built, launch, python is None, quiet)
+    silenced = quiet or json_output
+    launch = anyio.run(_built, launch, python is None, silenced)
     if detach:
         return _detached(workspace, launch, json_output)
-    done = anyio.run(_followed, workspace, launch, quiet)
+    done = anyio.run(_followed, workspace, launch, silenced)
     _show(workspace, done, launch, json_output)
     succeeded = workspace.run(done.job.run_id).outcome == "succeeded"
     return ExitCode.PASS if succeeded else ExitCode.COULD_NOT_JUDGE
@@ -213,7 +214,7 @@ def _inputs(pairs: list[str]) -> dict[str, Path | None]:
 
 
 def _print(done: "RunFolder", launch: "Launch", stored: "StoredRun") -> None:
-    from plumbline_mcp.cli.following import next_command
+    from plumbline_mcp.cli.following import next_command, pack_of
     from plumbline_mcp.cli.run_view import print_ranks
     from plumbline_mcp.cli.screen import console, labelled
 
@@ -226,5 +227,6 @@ def _print(done: "RunFolder", launch: "Launch", stored: "StoredRun") -> None:
     clean = stored.outcome == "succeeded"
     # after a failure a check has nothing to judge
     failed = f"plumbline show {done.job.run_id}, or the log above, says why; correct it and run it again"
-    following = next_command(done.job.run_id, launch.procedure, launch.framework, launch.inputs)
+    job = done.job
+    following = next_command(job.run_id, job.procedure, pack_of(job), job.inputs, job.interpreter)
     out.print(labelled("next:   ", following if clean else failed, limit=4000), soft_wrap=True)

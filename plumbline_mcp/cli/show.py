@@ -19,7 +19,13 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    identifier: Annotated[str, typer.Argument(metavar="ID", help="A verdict or a run, as `list` names it.")],
+    identifier: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="A verdict or a run, as `list` names it; verdict:ID or run:ID where both exist.",
+        ),
+    ],
     json_output: Json = False,
     home: Home = None,
 ) -> None:
@@ -33,25 +39,45 @@ def show(
     workspace = Workspace.open(home, create=False)
     found = _find(workspace, identifier)
     if json_output:
-        print_json(found)
-    elif isinstance(found, StoredVerdict):
-        _print_stored(found, workspace)
-    else:
-        _print_run(found, workspace)
+        print_json(found[0])
+        return
+    for number, one in enumerate(found):
+        if number:
+            _print_other(one)
+        elif isinstance(one, StoredVerdict):
+            _print_stored(one, workspace)
+        else:
+            _print_run(one, workspace)
 
 
-def _find(workspace: "Workspace", identifier: str) -> "StoredVerdict | StoredRun":
+def _find(workspace: "Workspace", identifier: str) -> "list[StoredVerdict | StoredRun]":
+    """The verdict and the run of that id, the one that exists; of a marked id that kind alone."""
     from plumbline_mcp.errors import UsageError
 
-    try:
-        return workspace.verdict(identifier)
-    except UsageError as no_verdict:
-        try:
-            return workspace.run(identifier)
-        except UsageError:
-            raise UsageError(
-                f"there is neither a verdict nor a run {identifier[:80]!r}", no_verdict.next_step
-            ) from no_verdict
+    kind, marked, name = identifier.partition(":")
+    if not marked or kind not in ("verdict", "run"):
+        kind, name = "", identifier
+    found: list[StoredVerdict | StoredRun] = []
+    next_step = ""
+    for asked, look in (("verdict", workspace.verdict), ("run", workspace.run)):
+        if kind in ("", asked):
+            try:
+                found.append(look(name))
+            except UsageError as error:
+                next_step = next_step or error.next_step
+    if not found:
+        what = f"no {kind}" if kind else "neither a verdict nor a run"
+        raise UsageError(f"there is {what} {name[:80]!r}", next_step)
+    return found
+
+
+def _print_other(other: "StoredVerdict | StoredRun") -> None:
+    """Say that a run has the id of the verdict that was shown: each counts its own."""
+    from plumbline_mcp.cli.screen import console, labelled
+    from plumbline_mcp.workspace import StoredRun
+
+    if isinstance(other, StoredRun):
+        console().print(labelled("a run has this id too: ", f"plumbline show run:{other.run_id}"))
 
 
 def _print_stored(stored: "StoredVerdict", workspace: "Workspace") -> None:

@@ -1,5 +1,6 @@
 """A verdict on the terminal: outcome, parts, problems with their places, injected faults, next step."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -36,7 +37,7 @@ def print_verdict(
     for name, value in (*inputs_of(stored), *verdict.target.items()):
         out.print(Text.assemble(untrusted(f"  {name}: ", "dim"), untrusted(value, limit=_VALUE)))
     if verdict.parts:
-        out.print(table("part", "outcome", "judged", "why", rows=map(_part_row, verdict.parts)))
+        out.print(table("part", "outcome", "judged", "why", rows=_part_rows(verdict.parts)))
     _print_problems(out, verdict, problems)
     if verdict.injected:
         rows = [(untrusted(i.fault), caught_text(i.result), untrusted(i.detail)) for i in verdict.injected]
@@ -51,6 +52,18 @@ def print_verdict(
 def _headline(verdict: Verdict) -> Text:
     check = untrusted(f"  {verdict.check}  ", "bold")
     return Text.assemble(outcome_text(verdict.outcome), check, untrusted(verdict.reason))
+
+
+def _part_rows(parts: Sequence[Part]) -> Iterator[tuple[Text, Text, Text, Text]]:
+    """A row a part; parts that judged nothing for one reason (a crash, a missing file) share one."""
+    shared: dict[object, list[Part]] = {}
+    for number, part in enumerate(parts):
+        alike = part.reason and part.coverage is None and not part.problem_count
+        shared.setdefault((part.outcome, part.applicable, part.reason) if alike else number, []).append(part)
+    for first, *others in shared.values():
+        name, outcome, judged, why = _part_row(first)
+        names = Text(", ").join([name, *(untrusted(other.name) for other in others)])
+        yield names, outcome, judged, why
 
 
 def _part_row(part: Part) -> tuple[Text, Text, Text, Text]:

@@ -15,7 +15,7 @@ JUDGED = ("rows", "export", "python", "run")
 """The inputs that hold what is judged, of whichever check."""
 _AGAINST = {"model": "of", "original": "of", "framework": "for"}
 """The inputs it belongs to, with the word that says so."""
-_LONGEST_NAME = 24
+_LONGEST_NAME, _LONGEST_DIGEST = 60, 24
 
 
 def inputs_of(stored: StoredVerdict) -> Facts:
@@ -60,7 +60,14 @@ def _short(value: JsonValue) -> str:
     if not path.is_absolute():
         return text
     kept = path.parts[-3:] if path.parent.name == "bin" else path.parts[-1:]
-    return "/".join(part if len(part) <= _LONGEST_NAME else part[:12] + "…" for part in kept)
+    return "/".join(map(_name, kept))
+
+
+def _name(part: str) -> str:
+    """A name as it is; a digest by its beginning, a very long name by both ends: either may tell it apart."""
+    if len(part) > _LONGEST_DIGEST and set(part) <= set("0123456789abcdef"):
+        return part[:12] + "…"
+    return part if len(part) <= _LONGEST_NAME else f"{part[:20]}…{part[21 - _LONGEST_NAME :]}"
 
 
 def _inputs_model(check: str) -> type[Inputs] | None:

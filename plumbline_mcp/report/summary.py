@@ -126,7 +126,7 @@ def summarize(
         as_of=max(s.created for s in stored),
         system_versions=_distinct(verdict.system_version for verdict in verdicts),
         approvals=_distinct(verdict.approval for verdict in verdicts),
-        confinements=_distinct(verdict.confinement for verdict in verdicts),
+        confinements=tuple(_confinements(verdicts)),
         stand_ins=_distinct(text for verdict in verdicts for text in verdict.stand_ins),
         not_run=tuple(name for name in order if name not in {verdict.check for verdict in verdicts}),
         planted=planted,
@@ -181,11 +181,8 @@ def _limits(verdict: Verdict) -> Iterable[str]:
     """What this verdict did not judge, or judged only in part."""
     if not verdict.parts and verdict.outcome is not Outcome.FAIL:
         yield f"Nothing was judged: {verdict.reason}."
+    yield from _not_judged(verdict)
     for part in verdict.parts:
-        if not part.applicable:
-            yield f"{part.name} does not apply here{_because(part.reason)}."
-        elif part.outcome in (Outcome.NOT_EVALUATED, Outcome.INCONCLUSIVE):
-            yield f"{part.name} is {part.outcome.value.replace('_', ' ')}{_because(part.reason)}."
         if part.applicable and part.coverage and 0 < part.coverage.judged < part.coverage.total:
             yield f"{part.name} judged {part.coverage}, not all of them."
         if part.problem_count > len(part.problems):
@@ -196,6 +193,20 @@ def _limits(verdict: Verdict) -> Iterable[str]:
             yield f"The injected fault “{injection.fault}” was {result}{_because(injection.detail)}."
     if verdict.reference_shares_code:
         yield "The reference shares code with the target: a fault in that code shows in neither."
+
+
+def _not_judged(verdict: Verdict) -> Iterable[str]:
+    """The parts that decided nothing, by reason: a crash keeps all of them from being judged, for one."""
+    alike: dict[tuple[bool, Outcome, str], list[str]] = {}
+    for part in verdict.parts:
+        alike.setdefault((part.applicable, part.outcome, part.reason), []).append(part.name)
+    for (applicable, outcome, reason), names in alike.items():
+        one = len(names) == 1
+        if not applicable:
+            yield f"{_listed(names)} {'does' if one else 'do'} not apply here{_because(reason)}."
+        elif outcome in (Outcome.NOT_EVALUATED, Outcome.INCONCLUSIVE):
+            told = outcome.value.replace("_", " ")
+            yield f"{_listed(names)} {'is' if one else 'are'} {told}{_because(reason)}."
 
 
 def _because(reason: str) -> str:
@@ -210,6 +221,18 @@ def _shared_target(verdicts: Sequence[Verdict]) -> Facts:
             values.setdefault(name, []).append(value)
     fewest = min(2, len(verdicts))
     return tuple((name, met[0]) for name, met in values.items() if len(met) >= fewest and len(set(met)) == 1)
+
+
+def _confinements(verdicts: Sequence[Verdict]) -> Iterable[str]:
+    """What held the jobs, and which run each; then the verdicts for which none ran."""
+    runs: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if verdict.run_id:
+            runs.setdefault(verdict.confinement, []).append(verdict.run_id)
+    for held, names in runs.items():
+        yield f"{held}: run {_listed(dict.fromkeys(names))}"
+    if own := [verdict.id for verdict in verdicts if not verdict.run_id]:
+        yield f"no job: verdict {_listed(own)} judged files as given"
 
 
 def _distinct(texts: Iterable[str]) -> tuple[str, ...]:

@@ -21,9 +21,14 @@ class MicroBatchView(View):
 
     rows: int | None
     tokens: int | None
-    supervised: int | None
-    loss: Scalar
-    differentiated: Scalar
+    supervised: int | None = Field(description="tokens with a label")
+    loss: Scalar = Field(
+        description="as the model returned it: nats a token, or its share of the step's mean"
+    )
+    differentiated: Scalar = Field(
+        description="what backward started from: this micro-batch's share of the step's token-mean, in nats; "
+        "times the ranks where these average gradients. In a right run the shares add up to the step's loss"
+    )
 
 
 class GroupView(View):

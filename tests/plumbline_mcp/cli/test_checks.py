@@ -136,6 +136,12 @@ def test_a_terminal_gets_a_bar_that_goes_away(released: Path) -> None:
     assert "stored as export-0001" in verdict
 
 
+@pytest.mark.parametrize("option", ["--json", "--quiet"])
+def test_a_terminal_gets_no_bar_beside_json_or_when_it_has_to_be_quiet(released: Path, option: str) -> None:
+    asked = ("check", "export", "--original", "released", "--export", "exported", option)
+    assert "\x1b[?25l" not in on_terminal(*asked, home=released.parent / "home")
+
+
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     with progress.shown_progress("check data", quiet=True) as report:
@@ -146,7 +152,7 @@ def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 def test_a_line_every_few_seconds_without_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = iter((0.0, 1.0, 6.0, 7.0, 12.0))
+    clock = iter((0.0, 1.0, 11.0, 20.0, 22.0))
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with progress.shown_progress("check data", quiet=False) as report:
         report(1, 10, "rows")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+import checks
 from plumbline_mcp.cli.program import app
 from tests.plumbline_mcp.cli.launching import plumbline
 
@@ -70,6 +71,12 @@ def test_every_verb_offers_json(path: tuple[str, ...]) -> None:
     command = VERBS[path]
     if not hasattr(command, "list_commands"):
         assert "--json" in {option for parameter in command.params for option in parameter.opts}
+
+
+def test_the_help_of_check_asks_the_question_of_each(tmp_path: Path) -> None:
+    shown = " ".join(plumbline("check", "--help", home=tmp_path / "home").stdout.split())
+    for check in checks.discover().values():
+        assert " ".join(check.question.split()) in shown
 
 
 def test_the_program_starts_without_what_only_a_verb_needs() -> None:

@@ -14,6 +14,7 @@ import pytest
 from checks.records.runs import Job
 from checks.verdict import Outcome, Verdict
 from plumbline_mcp.cli import doctor
+from plumbline_mcp.engines import images
 from plumbline_mcp.workspace import Workspace
 from tests.plumbline_mcp import handmade_verdicts
 from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline
@@ -184,6 +185,36 @@ def test_a_full_disk_keeps_the_report_that_was_there(filled: Path, tmp_path: Pat
     assert ended.returncode == 3
     assert ended.stderr.startswith("plumbline: cannot write the report")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_run_and_a_verdict_of_one_id_are_both_found(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    workspace = Workspace.open(home)
+    workspace.add_verdict(handmade_verdicts.data_fail(), {"model": "/m"})
+    workspace.add_run(Job(run_id="data-0001", procedure="rows", framework="transformers"))
+    workspace.close()
+    shown = plumbline("show", "data-0001", home=home, COLUMNS="200").stdout
+    assert "✗ fail  data" in shown
+    assert "a run has this id too: plumbline show run:data-0001" in shown
+    assert "of the run" in plumbline("show", "run:data-0001", home=home).stdout
+    alone = plumbline("show", "verdict:data-0001", home=home, COLUMNS="200").stdout
+    assert "✗ fail  data" in alone
+    assert "has this id too" not in alone
+    refused = plumbline("show", "run:data-0002", home=home)
+    assert (refused.returncode, "there is no run 'data-0002'" in refused.stderr) == (3, True)
+
+
+def test_doctor_says_of_a_runtime_that_starts_nothing_that_it_is_unavailable(
+    filled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docker = images.Runtime(name="docker", answers=True, version="27.1")
+    found = [docker, images.Runtime(name="podman", why="podman is not installed")]
+    monkeypatch.setattr(images, "runtimes", lambda: found)
+    assert doctor.doctor(json_output=True, home=filled) == 0, "nothing needs it until a target names it"
+    states = {f["name"]: f["state"] for f in json.loads(capsys.readouterr().out)["findings"]}
+    assert (states["docker"], states["podman"]) == ("ok", "unavailable")
+    doctor.doctor(home=filled)
+    assert "– unavailable" in capsys.readouterr().out
 
 
 def test_doctor_finds_a_healthy_workspace_healthy(filled: Path) -> None:

@@ -73,3 +73,28 @@ def test_the_table_of_both_pages_says_which_verdict_judged_what(tmp_path: Path) 
     page = files.html.read_text(encoding="utf-8")
     assert page.index("b.jsonl, of tiny") < page.index("a.jsonl, of tiny")
     assert "/w/train.jsonl" in page
+
+
+def test_a_long_name_keeps_what_tells_it_apart() -> None:
+    names = [
+        f"gpt-oss-20b-finetuned-on-conversations-{'x' * 40}-learning-rate-{rate}" for rate in ("1e-5", "2e-5")
+    ]
+    first, second = (subject(stored(1, f"/r/{name}"))[0] for name in names)
+    assert first.endswith("learning-rate-1e-5")
+    assert second.endswith("learning-rate-2e-5")
+    assert max(len(first), len(second)) <= 60
+    assert subject(stored(1, "/r/export-of-the-second-attempt"))[0] == "export-of-the-second-attempt"
+
+
+def test_the_head_of_a_report_says_which_run_was_held_by_what(tmp_path: Path) -> None:
+    held = {"rows-0001": "landlock (not held: network)", "rows-0002": "none", "rows-0003": "none"}
+    verdicts = [stored(1, "/r/a.jsonl")]
+    for number, (run, confinement) in enumerate(held.items(), start=2):
+        one = stored(number, f"/home/runs/{run}")
+        verdict = one.verdict.model_copy(update={"run_id": run, "confinement": confinement})
+        verdicts.append(one.model_copy(update={"verdict": verdict}))
+    text = write_report(verdicts, tmp_path).markdown.read_text(encoding="utf-8")
+    (line,) = [line for line in text.splitlines() if "confinement of jobs" in line]
+    assert "landlock (not held: network): run rows-0001;" in line
+    assert "none: run rows-0002 and rows-0003;" in line
+    assert line.endswith("no job: verdict data-0001 judged files as given")
