@@ -35,6 +35,7 @@ def main(arguments: list[str]) -> int:
     except Skipped as reason:
         filled, skipped["full disks"] = [], str(reason)
     jobs = _kill_jobs(asked, folder)
+    took = sum(played.seconds for played in jobs)
     for table in (_table(stopped), _disk_table(filled), _job_table(jobs)):
         if table.row_count:
             Console(width=110).print(table)
@@ -43,6 +44,8 @@ def main(arguments: list[str]) -> int:
     broken = sum(bool(played.violations) for played in [*stopped, *filled, *jobs])
     count = f"{len(stopped)} kill points, {len(filled)} full disks and {len(jobs)} kill points of jobs"
     sys.stdout.write(f"{count}, {broken} violated, seed {asked.seed}\n")
+    if jobs:
+        sys.stdout.write(f"kill points of jobs: {took / 60:.1f} min, {took / len(jobs):.1f} s a point\n")
     if broken:
         sys.stdout.write(f"the places of violated points are kept in {folder}\n")
     else:
@@ -142,8 +145,8 @@ def _disk_table(results: list[Filled]) -> Table:
 
 def _job_table(results: list[JobPlayed]) -> Table:
     table = Table(title="whoever starts, supervises or ends a job was killed, then the job was run again")
-    for column in ("killed", "points", "late", "how its run ended", "violated"):
-        table.add_column(column, justify="right" if column in ("points", "late", "violated") else "left")
+    for column in ("killed", "points", "late", "how its run ended", "s a point", "violated"):
+        table.add_column(column, justify="left" if column in ("killed", "how its run ended") else "right")
     for victim in dict.fromkeys(played.point.victim for played in results):
         group = [played for played in results if played.point.victim == victim]
         ended = Counter(state for played in group for state in played.states)
@@ -152,6 +155,7 @@ def _job_table(results: list[JobPlayed]) -> Table:
             str(len(group)),
             str(sum(played.late for played in group)),
             ", ".join(f"{count} {state}" for state, count in ended.most_common()),
+            f"{sum(played.seconds for played in group) / len(group):.1f}",
             str(sum(bool(played.violations) for played in group)),
         )
     return table

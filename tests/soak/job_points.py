@@ -30,17 +30,23 @@ SUPERVISOR = "plumbline_mcp.engines.local.supervisor"
 SETTLE_S = 90.0
 """How long a job may go on without its client, on a busy machine: it takes a few seconds."""
 COMMAND_S = 120
-SHORT, LONG = 4, 150
-"""Steps of a job; a server needs a long one, so that it asks for the end of a job that runs."""
+SHORT, LONG = 4, 900
+"""Steps of a job, of a tenth of a second. A server is given a long one, so that it asks for the end of a job
+that runs; once the server is dead the job is let go, and ends by itself unless it was asked for before.
+"""
+LEAVES_LONG, LEAVES_SHORT = "up", "down"
+"""What the process that the job leaves behind does: it has to be ended, or ends within its own grace."""
 
 BODY = """
 import os, pathlib, sys, time
 if os.fork() == 0:
     os.setsid()
-    os.execv("/bin/sleep", ["sleep", "600"])
+    os.execv("/bin/sleep", ["sleep", "0.3" if job["settings"].get("order") == "down" else "600"])
 for step in range(job["settings"]["size"]):
     progress(step, job["settings"]["size"], "working")
     time.sleep(0.1)
+    if pathlib.Path(output, "go").exists():
+        break
 pathlib.Path(output, "result").write_text("whole")
 """
 """A short job that leaves a process in a session of its own."""
@@ -62,6 +68,7 @@ class JobPlayed:
     states: list[str] = field(default_factory=list)
     late: bool = False
     violations: list[str] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -80,9 +87,10 @@ class Inputs:
         self.pack, self.model = write_pack(folder / "pack", BODY), folder / "model"
         self.model.mkdir(exist_ok=True)
 
-    def command(self, steps: int = SHORT) -> list[str]:
-        """The command that runs the job and follows it; a step takes a tenth of a second."""
-        sides = ("--framework", str(self.pack), "--model", str(self.model), "--set", f"size={steps}")
+    def command(self, steps: int = SHORT, leaves: str = LEAVES_LONG) -> list[str]:
+        """The command that runs the job and follows it."""
+        sides = ["--framework", str(self.pack), "--model", str(self.model)]
+        sides += ["--set", f"size={steps}", "--set", f"order={leaves}"]
         return [str(LAUNCHER), "run", "export", *sides, "--python", sys.executable, "--json", "--quiet"]
 
 
@@ -113,6 +121,7 @@ def rehearse(inputs: Inputs, folder: Path) -> Lives:
 
 def play(inputs: Inputs, lives: Lives, point: JobPoint, folder: Path) -> JobPlayed:
     """Play one point in a fresh place and judge what it left."""
+    began = time.monotonic()
     played, place = JobPlayed(point), Place(folder).make()
     client = _start(inputs.command(LONG if point.victim == "server" else SHORT), place)
     wait_s = point.fraction * getattr(lives, point.victim)
@@ -133,19 +142,34 @@ def play(inputs: Inputs, lives: Lives, point: JobPoint, folder: Path) -> JobPlay
         server = _serve(place, "export-0001")
         time.sleep(wait_s)
         _kill(server)
+        _let_go(place)
         client.wait(COMMAND_S)
-    played.violations = _settle(place, escaped=point.victim == "supervisor") + _judge(place)
+    played.violations = _settle(place, escaped=point.victim == "supervisor")
+    played.violations += _listed(place) + _judge(place)
     played.states = _states(place)
     played.violations += _again(inputs, place)
     if not played.violations:
         shutil.rmtree(folder)
+    played.seconds = time.monotonic() - began
     return played
 
 
-def _judge(place: Place) -> list[str]:
-    """What the next command leaves: every run over, ended once, whole; no folder, file or process besides."""
+def _let_go(place: Place) -> None:
+    """Tell the jobs of a place that they may end."""
+    for output in place.home.glob("runs/*/output"):
+        with contextlib.suppress(FileNotFoundError):  # it was ended meanwhile
+            (output / "go").touch()
+
+
+def _listed(place: Place) -> list[str]:
+    """The next ordinary command, which sweeps; 3 where there is no workspace yet."""
     listed = _run([str(LAUNCHER), "job", "list", "--json"], place)
-    found = [] if listed.returncode in (0, 3) else [f"job list: {listed.stderr[-300:]}"]
+    return [] if listed.returncode in (0, 3) else [f"job list: {listed.stderr[-300:]}"]
+
+
+def _judge(place: Place) -> list[str]:
+    """What a command leaves: every run over, ended once, whole; no folder, file or process besides."""
+    found = []
     left = belonging(place.folder, set(), 0)
     found += [f"process {one.pid} survived: {one.command[:150]}" for one in left]
     found += left_behind.half_written(place, {}) + left_behind.unfinished_runs(place)
@@ -164,9 +188,9 @@ def _judge(place: Place) -> list[str]:
 
 
 def _again(inputs: Inputs, place: Place) -> list[str]:
-    """The same command, undisturbed: a new run, sealed, whole."""
+    """The same job, undisturbed: a new run, sealed, whole. Nothing is swept after it but by itself."""
     before = left_behind.ids(place)
-    ended = _run(inputs.command(), place)
+    ended = _run(inputs.command(1, LEAVES_SHORT), place)
     if ended.returncode != 0:
         return [f"the rerun ended with {ended.returncode}: {ended.stdout[-200:]}{ended.stderr[-200:]}"]
     run_id = json.loads(ended.stdout)["run_id"]
