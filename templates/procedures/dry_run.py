@@ -1,7 +1,8 @@
 """Procedure dry_run: the recipe through the framework's own parser, the model on the meta device.
 
 The binding's ``dry_run(job, recorder, progress)`` trains nothing and holds no weight. It leaves what the
-framework made of the recipe in the output folder and returns what stood in for what.
+framework made of the recipe in the output folder and returns what stood in for what. What the framework would
+refuse before its first step ends the job here: with code 3 and the framework's own sentence.
 """
 
 import sys

@@ -51,16 +51,18 @@ class Jobs:
         procedure: str,
         workload: Path | None = None,
         plants: tuple[Path, ...] = (),
+        template: Path | None = None,
         **settings: Any,
     ) -> RunFolder:
-        """The run folder of a job, however it ended."""
-        needed = load_procedure(procedure).inputs
-        inputs = {"model": self.model, "workload": workload or self.workload}
+        """The run folder of a job, however it ended; what is named here is given, though it is optional."""
+        usual = {"model": self.model, "workload": self.workload}
+        named = {"workload": workload, "template": template}
+        given = {name: path for name, path in named.items() if path is not None}
         launch = Launch(
             framework=self.framework,
             procedure=procedure,
             interpreter=self.environment.python,
-            inputs={name: inputs[name] for name in needed},
+            inputs={name: usual[name] for name in load_procedure(procedure).inputs} | given,
             settings=settings,
             plants=plants,
         )

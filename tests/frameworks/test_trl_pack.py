@@ -135,6 +135,36 @@ def test_the_parser_is_given_the_recipe_and_refuses_what_it_does_not_know(jobs: 
     assert {line["when"] for line in lines(folder, "model")} == {"meta"}
 
 
+TURN = "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "settings", "sentence"),
+    [
+        (TURN, {}, "not training-compatible (missing prefix-preservation or `{% generation %}` markers)"),
+        (TURN + "{% generation %}{% endgeneration %}", {}, "at least one example has no assistant tokens"),
+        (
+            TURN,
+            {"assistant_only_loss": False, "lora": {"target_modules": ["lm_head"]}},
+            "to `lm_head` is not",
+        ),
+        (TURN, {"assistant_only_loss": False, "router_aux_loss_coef": 0.1}, ""),
+    ],
+    ids=["no marks", "empty marks", "adapted head", "taken"],
+)
+def test_the_dry_run_refuses_what_sft_trainer_refuses_when_it_is_made(
+    jobs: Jobs, tmp_path: Path, template: str, settings: dict[str, Any], sentence: str
+) -> None:
+    path = tmp_path / "template.jinja"
+    path.write_text(template)
+    folder = jobs.ended("dry_run", template=path, **settings)
+    assert [each.code for each in folder.exits()] == [3 if sentence else 0], jobs.said(folder)
+    if sentence:
+        last = jobs.said(folder).strip().splitlines()[-1]
+        assert last.startswith("refused: ")
+        assert sentence in last
+
+
 def test_sft_trainer_loads_what_the_release_holds(jobs: Jobs) -> None:
     found = lines(jobs.run("load", dtype="bfloat16"), "model")
     first, second = (
@@ -179,3 +209,4 @@ def test_the_bindings_run_on_older_releases(tmp_path: Path, version: str) -> Non
     assert sorted(entry["row"][0] for entry in found) == list(range(len(rows)))
     assert len(lines(jobs.run("train_step", plain, batch_size=2, max_length=64), "steps")) == 2
     assert lines(jobs.run("load"), "model")
+    assert lines(jobs.run("dry_run"), "model")

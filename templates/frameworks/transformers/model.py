@@ -59,14 +59,20 @@ def meta_model(job: dict) -> torch.nn.Module:
         )
 
 
-def built_on_meta(job: dict, parse: object, recorder: object, progress: object) -> "list[str]":
-    """Let ``parse`` read the recipe, build the model without memory, leave the arguments in the output."""
+def built_on_meta(
+    job: dict, parse: object, recorder: object, progress: object, build: object = None
+) -> "list[str]":
+    """Let ``parse`` read the recipe, build the model without memory, leave the arguments in the output.
+
+    ``build(job, arguments)`` gives the model as the recipe trains it; by default the release's.
+    """
     progress(0, 2, "parsing the recipe")
     arguments = parse(job)
     output = Path(__file__).absolute().parents[2] / job["output"]
     (output / "arguments.json").write_text(arguments.to_json_string(), encoding="utf-8")
     progress(1, 2, "building the model on the meta device")
-    recorder.model(trainable(meta_model(job), job["settings"]), "meta")
+    built = build(job, arguments) if build else trainable(meta_model(job), job["settings"])
+    recorder.model(built, "meta")
     progress(2, 2, "built")
     return []
 

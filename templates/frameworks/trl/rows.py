@@ -2,22 +2,14 @@
 
 import itertools
 
-import torch
 from plumbline_binding.encoding import read_tokenizer, start_epoch, template_by_hand
 from plumbline_binding.model import meta_model
-from plumbline_binding.supervised import make_data_set, parse
+from plumbline_binding.supervised import Unmoved, make_data_set, parse
 from trl import SFTTrainer
 
 UNKNOWN = -1
 PER_TOKEN = ("attention_mask", "position_ids")
 TOKENS = ("input_ids", "labels", *PER_TOKEN)
-
-
-class Unmoved(SFTTrainer):
-    """SFTTrainer on a model without memory, which cannot be moved to a device."""
-
-    def _move_model_to_device(self, model: torch.nn.Module, device: object) -> torch.nn.Module:
-        return model
 
 
 class Noted:

@@ -57,9 +57,21 @@ def model_options(job: dict) -> "dict[str, object]":
     return options
 
 
-def make_data_set(job: dict, progress: object) -> datasets.Dataset:
-    """The workload's conversations in the form that the recipe's loss asks for, with their row numbers."""
-    settings, rows = job["settings"], read_workload(job["inputs"]["workload"])
+class Unmoved(SFTTrainer):
+    """SFTTrainer on a model without memory, which cannot be moved to a device."""
+
+    def _move_model_to_device(self, model: object, device: object) -> object:
+        return model
+
+
+def make_data_set(job: dict, progress: object, limit: "int | None" = None) -> datasets.Dataset:
+    """The workload's conversations, at most the first ``limit``, as `data_set_of` makes them."""
+    rows = read_workload(job["inputs"]["workload"])
+    return data_set_of(rows[:limit], job["settings"], progress)
+
+
+def data_set_of(rows: "list[dict]", settings: dict, progress: object) -> datasets.Dataset:
+    """Rows of a workload in the form that the recipe's loss asks for, with their row numbers."""
     columns = settings.get("columns") or {}
     split = bool(settings.get("completion_only_loss"))
     entries = []
