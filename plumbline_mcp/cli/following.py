@@ -2,11 +2,40 @@
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from approvals.visible import visible_line
+from checks.errors import BadInput
+from checks.references.packs import built_in, load_pack
 from plumbline_mcp.engines.procedures import load_procedure
 
+if TYPE_CHECKING:
+    from checks.records.runs import Job
 
-def next_command(run_id: str, procedure: str, framework: str, inputs: Mapping[str, object]) -> str:
+
+_MAX_PLACE = 4096
+
+
+def pack_of(job: "Job") -> str:
+    """The pack of a job as an option names it: a built-in name, or a folder that is still that pack.
+
+    Empty where it is neither: a job's file may have been written elsewhere, and its words are shown.
+    """
+    if not job.pack_folder:
+        return job.framework if job.framework in built_in() else ""
+    place = job.pack_folder
+    if not Path(place).is_absolute() or visible_line(place, _MAX_PLACE) != place:
+        return ""
+    try:
+        return place if load_pack(place).name == job.framework else ""
+    except (BadInput, OSError):
+        return ""
+
+
+def next_command(
+    run_id: str, procedure: str, framework: str, inputs: Mapping[str, object], interpreter: str
+) -> str:
     """The command that takes a run further, as one types it: paths are quoted for the shell.
 
     ``framework``: a built-in pack's name or a pack's folder; empty where that is not known any more.
@@ -18,7 +47,8 @@ def next_command(run_id: str, procedure: str, framework: str, inputs: Mapping[st
     following = {
         "rows": f"check data {model} --workload {paths.get('workload')} --rows {run_id}",
         "export": f"check export --original {of_model} --export {run_id}",
-        "dry_run": f"run load {model}",  # it built the model without its weights: nothing to judge
+        # it built the model without its weights: nothing to judge
+        "dry_run": f"run load {model} --python {shlex.quote(interpreter)}",
         "load": f"check load --run {run_id} {model}",
     }
     # the rows were rendered with it: whether inference does so too, only the user knows

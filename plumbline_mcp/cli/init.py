@@ -98,12 +98,12 @@ def init(
     named = {"python": python, "requirements": requirements, "image": image, "pack": pack_environment or None}
     answers: dict[str, Any] = {"framework": framework, "model": model, "workload": workload}
     answers |= {name: value for name, value in named.items() if value is not None}
+    answers |= {"image_sha256": image_sha256} if image_sha256 else {}
     given = _given(_asked(answers)).model_copy(
         update={
             "template": template,
             "commit": commit,
             "hashes": not no_hashes,
-            "image_sha256": image_sha256,
             "runtime": runtime,
             "recipe": settings_of(set_ or []),
         }
@@ -132,7 +132,18 @@ def _asked(answers: dict[str, Any]) -> dict[str, Any]:
             f"nothing says which {missing[0]}",
             f"give {_flag(missing[0])}, or run it on a terminal to be asked",
         )
+    if missing:
+        _check_given(answers)
     return answers | {key: value for name in missing for key, value in _ask(name).items()}
+
+
+def _check_given(answers: dict[str, Any]) -> None:
+    """What a flag says is checked before the first question, as an answer would be."""
+    from plumbline_mcp.scan.target_writing import check_answer
+
+    for name, value in answers.items():
+        if value is not None:
+            check_answer(name, str(value), str(answers.get("image") or ""))
 
 
 def _flag(name: str) -> str:
@@ -140,7 +151,7 @@ def _flag(name: str) -> str:
     return special.get(name, f"--{name}")
 
 
-def _answer(name: str, question: str, default: str | None = None) -> str:
+def _answer(name: str, question: str, default: str | None = None, image: str = "") -> str:
     """Ask until the answer fits: a mistake is said at once, and what was answered before is kept."""
 
     def checked(text: str) -> str:
@@ -151,7 +162,7 @@ def _answer(name: str, question: str, default: str | None = None) -> str:
         if name == "environment" and text not in _ENVIRONMENTS:
             raise typer.BadParameter(f"{text!r} is none of {', '.join(_ENVIRONMENTS)}")
         try:
-            check_answer(name, text)
+            check_answer(name, text, image)
         except (BadInput, UsageError) as error:
             raise typer.BadParameter(f"{error.message}; {error.next_step}") from error
         return text
@@ -161,6 +172,7 @@ def _answer(name: str, question: str, default: str | None = None) -> str:
 
 def _ask(name: str) -> dict[str, str]:
     from checks.references.packs import built_in
+    from plumbline_mcp.scan.target_writing import is_file_image
 
     if name == "framework":
         return {name: _answer(name, f"Framework ({', '.join(built_in())}, or a pack's folder)")}
@@ -175,7 +187,11 @@ def _ask(name: str) -> dict[str, str]:
         "requirements": "File of pinned requirements",
         "image": "Image, NAME@sha256:DIGEST or a file",
     }
-    return {kind: _answer(kind, texts[kind])}
+    answer = {kind: _answer(kind, texts[kind])}
+    if kind == "image" and is_file_image(answer[kind]):
+        question = f"SHA-256 of the file (sha256sum {answer[kind]})"
+        answer["image_sha256"] = _answer("image_sha256", question, image=answer[kind])
+    return answer
 
 
 def _given(answers: dict[str, Any]) -> "Given":

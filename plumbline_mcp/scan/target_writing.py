@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from checks.errors import BadInput
 from checks.references.packs import Pack, Setting, load_pack
 from checks.verdict import Frozen
+from plumbline_mcp.engines.images import Image, check_image
 from plumbline_mcp.engines.requirements import read_requirements
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.target import Target, checked_target
@@ -65,8 +66,11 @@ def write_target(path: Path, given: Given, *, force: bool = False) -> Target:
     return target
 
 
-def check_answer(name: str, text: str) -> None:
-    """Raise `BadInput` or `UsageError` for a value of `Given` that does not fit by itself, in this folder."""
+def check_answer(name: str, text: str, image: str = "") -> None:
+    """Raise `BadInput` or `UsageError` for a value of `Given` that does not fit by itself, in this folder.
+
+    ``image`` is the file whose digest is asked for under the name ``image_sha256``.
+    """
     place = Path(text).expanduser()
     if name == "framework":
         load_pack(text)
@@ -76,6 +80,15 @@ def check_answer(name: str, text: str) -> None:
         raise UsageError(f"there is no file {text}", "relative paths are relative to this folder")
     elif name == "requirements":
         read_requirements(place, hashed=False)
+    elif name == "image":
+        check_image(Image(name=text, sha256="0" * 64 if is_file_image(text) else ""))
+    elif name == "image_sha256":
+        check_image(Image(name=image, sha256=text))
+
+
+def is_file_image(name: str) -> bool:
+    """Whether an image is named by its file, whose digest has to be named too."""
+    return name.endswith((".sif", ".sqsh"))
 
 
 def target_text(path: Path, given: Given) -> str:
@@ -107,9 +120,9 @@ def _lines(path: Path, given: Given) -> Iterator[str]:
 
 def _environment(path: Path, given: Given) -> Iterator[str]:
     if given.image is not None:
-        file = given.image.endswith((".sif", ".sqsh"))
         yield "[environment.image]"
-        yield f"name = {_path(path, Path(given.image)) if file else _value(given.image)}"
+        named = _path(path, Path(given.image)) if is_file_image(given.image) else _value(given.image)
+        yield f"name = {named}"
         if given.image_sha256:
             yield f"sha256 = {_value(given.image_sha256)}"
         if given.runtime is not None:

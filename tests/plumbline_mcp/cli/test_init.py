@@ -1,5 +1,6 @@
 """``plumbline init``: a checked target from flags, or from questions on a terminal."""
 
+import hashlib
 import json
 import os
 import pty
@@ -70,13 +71,13 @@ def test_a_target_that_is_there_stays(folder: Path) -> None:
     load_target(folder / "target.toml")
 
 
-def test_what_no_flag_says_is_asked_on_a_terminal(folder: Path) -> None:
+def on_a_terminal(folder: Path, flags: tuple[str, ...], answers: tuple[str, ...]) -> tuple[int, str]:
+    """The exit code of init and what it said, asked on a terminal."""
     child, descriptor = pty.fork()
     if child == 0:
         os.chdir(folder)
         variables = environment(folder / "home", TERM="dumb", COLUMNS="100")
-        os.execve(LAUNCHER, [str(LAUNCHER), "init", "--framework", "transformers"], variables)  # noqa: S606 - a pty needs a fork
-    answers = ("relaese", "release", "no.jsonl", "rows.jsonl", "pyhton", "python", "none", sys.executable)
+        os.execve(LAUNCHER, [str(LAUNCHER), "init", *flags], variables)  # noqa: S606 - a pty needs a fork
     os.write(descriptor, "".join(f"{answer}\n" for answer in answers).encode())
     said = b""
     while True:
@@ -88,10 +89,38 @@ def test_what_no_flag_says_is_asked_on_a_terminal(folder: Path) -> None:
             break
     _, status = os.waitpid(child, 0)
     os.close(descriptor)
-    assert os.waitstatus_to_exitcode(status) == 0
+    return os.waitstatus_to_exitcode(status), " ".join(said.decode().split())
+
+
+def test_what_no_flag_says_is_asked_on_a_terminal(folder: Path) -> None:
+    answers = ("relaese", "release", "no.jsonl", "rows.jsonl", "pyhton", "python", "none", sys.executable)
+    code, said = on_a_terminal(folder, ("--framework", "transformers"), answers)
+    assert code == 0
     assert load_target(folder / "target.toml").file.environment.python == Path(sys.executable)
     for mistake in ("relaese holds no config.json", "there is no file no.jsonl", "'pyhton' is none of"):
-        assert mistake in " ".join(said.decode().split())
+        assert mistake in said
+
+
+def test_an_image_is_checked_when_it_is_answered(folder: Path) -> None:
+    (folder / "trainer.sif").write_bytes(b"an image")
+    digest = hashlib.sha256(b"an image").hexdigest()
+    answers = ("image", "trainer:latest", "none.sif", "trainer.sif", "12ab", digest)
+    code, said = on_a_terminal(folder, FLAGS, answers)
+    assert code == 0, said
+    assert "names no content: a tag may be moved" in said
+    assert "there is no image none.sif" in said
+    assert "has sha256 '12ab'" in said
+    image = load_target(folder / "target.toml").file.environment.image
+    assert image is not None
+    assert (image.name, image.sha256) == ("trainer.sif", digest)
+
+
+@pytest.mark.parametrize("image", ["trainer:latest", "none.sif"])
+def test_a_flag_is_checked_before_the_first_question(folder: Path, image: str) -> None:
+    code, said = on_a_terminal(folder, ("--image", image), ())
+    assert code == 3
+    assert image in said
+    assert "Framework (" not in said
 
 
 def test_each_commented_setting_can_be_uncommented(folder: Path) -> None:

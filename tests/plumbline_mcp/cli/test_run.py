@@ -3,17 +3,20 @@
 import json
 import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from checks.records.runs import Exit, Job, RunFolder
-from plumbline_mcp.cli.following import next_command
+from plumbline_mcp.cli.following import next_command, pack_of
 from plumbline_mcp.cli.run_view import ending, log_of, print_ranks, run_ending
 from plumbline_mcp.cli.screen import console
 from plumbline_mcp.workspace import Workspace
-from tests.plumbline_mcp.cli.launching import plumbline
+from tests.checks.export_pairs import write_llama
+from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline
+from tests.plumbline_mcp.engines.small_pack import write_pack
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +100,7 @@ def test_a_missing_input_is_named_as_its_option(tmp_path: Path) -> None:
 def test_the_next_command_is_one_that_takes_the_run(procedure: str, tmp_path: Path) -> None:
     """It is typed as printed; it gets as far as the inputs, which are not there."""
     inputs = {"model": tmp_path / "a model", "workload": tmp_path / "it's.jsonl", "template": tmp_path / "t"}
-    command = shlex.split(next_command(f"{procedure}-0001", procedure, "trl", inputs))
+    command = shlex.split(next_command(f"{procedure}-0001", procedure, "trl", inputs, sys.executable))
     assert (command[-2:] == ["--template", str(inputs["template"])]) == (procedure == "rows")
     assert command[0] == "plumbline"
     Workspace.open(tmp_path / "home").close()
@@ -107,6 +110,42 @@ def test_the_next_command_is_one_that_takes_the_run(procedure: str, tmp_path: Pa
     known = [*map(str, inputs.values()), f"{procedure}-0001"]
     assert any(name in said for name in known), said
     assert "option" not in said.lower()
+
+
+@pytest.mark.parametrize("how", ["run", "wait"])
+def test_the_next_line_of_a_packs_folder_works_when_it_is_pasted(how: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    write_llama(tmp_path / "a model")
+    copied = 'import shutil\nshutil.copytree(job["inputs"]["model"], output, dirs_exist_ok=True)'
+    pack = write_pack(tmp_path / "the user's pack", copied)
+    named = ("--framework", pack.name, "--model", "a model", "--python", sys.executable)
+    waited = ("--detach",) if how == "wait" else ()
+    said = plumbline("run", "export", *named, *waited, "--quiet", home=home, cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    if how == "wait":
+        said = plumbline("job", "wait", "export-0001", "--quiet", home=home, cwd=tmp_path)
+    line = next(each for each in said.stdout.splitlines() if each.startswith("next:"))
+    assert f"--framework {shlex.quote(str(pack))}" in line
+    shell = environment(home)
+    shell["PATH"] = f"{LAUNCHER.parent}:{shell['PATH']}"
+    pasted = ["bash", "-c", line.removeprefix("next:") + " --json"]
+    done = subprocess.run(pasted, env=shell, cwd="/", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["outcome"] == "pass"
+
+
+def test_a_packs_folder_is_named_only_where_it_is_still_that_pack(tmp_path: Path) -> None:
+    def named(folder: str, framework: str = "small") -> str:
+        return pack_of(Job(run_id="r", procedure="rows", framework=framework, pack_folder=folder))
+
+    pack = write_pack(tmp_path / "pack")
+    assert named(str(pack)) == str(pack)
+    assert named("", "trl") == "trl"
+    assert named("", "small") == ""
+    escape = write_pack(tmp_path / "\x1b[2J")
+    for wrong in ("pack", str(tmp_path), str(tmp_path / "gone"), str(escape), "/" + "x" * 5000):
+        assert named(wrong) == ""
+    assert named(str(pack), "another") == ""
 
 
 def test_list_packs_names_each_setting_with_its_choices_and_default() -> None:
