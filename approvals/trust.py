@@ -74,9 +74,10 @@ class TrustRoots:
         Only a workspace that was created as an example asks for them.
         """
         trust = cls(folder, EXAMPLE_NAMESPACE)
-        with trust._changing():
-            if not trust.allowed_signers.exists():
-                trust._make_example()
+        if not trust.allowed_signers.exists():  # it is written last
+            with trust._changing():
+                if not trust.allowed_signers.exists():
+                    trust._make_example()
         return trust
 
     @property
@@ -94,8 +95,9 @@ class TrustRoots:
             raise Refused(
                 f"there are no trust roots at {self.folder}", "enrol a reviewer: plumbline key enrol NAME"
             )
-        self._refuse_workspace()
-        self._refuse_writable()
+        if not self.is_example:  # whose key anybody here may use
+            self._refuse_workspace()
+            self._refuse_writable()
 
     def policy(self) -> Policy:
         """The policy of today. Raises `Refused` when there is none."""
@@ -262,7 +264,8 @@ class TrustRoots:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Hold the folder, made when missing, for one change at a time. Raises `Refused`."""
-        self._refuse_workspace()
+        if not self.is_example:
+            self._refuse_workspace()
         try:
             for folder in (self.folder, self.folder / "keys"):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -297,8 +300,6 @@ class TrustRoots:
         new.replace(path)
 
     def _refuse_workspace(self) -> None:
-        if self.is_example:
-            return
         real = Path(os.path.realpath(self.folder))
         for parent in (real, *real.parents):
             if (parent / WORKSPACE_DATABASE).exists():

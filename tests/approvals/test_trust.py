@@ -279,6 +279,12 @@ def test_the_example_is_made_once_and_again_when_it_was_half_made(tmp_path: Path
     assert trust.policy().rule_for(reviewers.request(action=Action.PLAN)).requester_may_sign
 
 
+def test_the_example_lies_wherever_its_workspace_does(tmp_path: Path) -> None:
+    (tmp_path / "plumbline.db").touch()
+    tmp_path.chmod(0o775)  # as a umask of 002 leaves folders
+    assert TrustRoots.example(tmp_path / "example").policy().name == "solo"
+
+
 def test_a_short_rsa_key_is_refused(trust: TrustRoots, tmp_path: Path) -> None:
     reviewers.ssh_keygen("-q", "-t", "rsa", "-b", "2048", "-N", PASSPHRASE, "-f", str(tmp_path / "short"))
     with pytest.raises(Refused, match="an RSA key of 2048 bits"):
