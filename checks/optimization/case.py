@@ -13,6 +13,7 @@ from checks.records.steps import Parameter, RankSteps, StepLine, StepTensors
 from checks.references.checkpoints.formats import FORMATS, encoded
 from checks.references.checkpoints.tensors import MemorySource, Tensor
 from checks.references.recipe import Recipe
+from checks.references.schedules import learning_rate
 from checks.rules import MAX_STEP_ELEMENTS
 from checks.verdict import Problem
 
@@ -36,9 +37,33 @@ class StepCase:
 
     @cached_property
     def full_steps(self) -> tuple[int, ...]:
-        """Steps that every rank recorded in full."""
-        steps = [set(rank.full) for rank in self.ranks]
+        """Steps that every rank recorded in full and made."""
+        steps = [set(rank.full) - rank.skipped for rank in self.ranks]
         return tuple(sorted(set.intersection(*steps))) if steps else ()
+
+    def rate(self, step: int) -> float:
+        """The learning rate that the recipe's schedule gives a step.
+
+        A schedule goes on in steps that a gradient scaler leaves out, or stands still with the optimizer: the
+        recipe does not say which, so the recorded rates tell which of the two it is for the whole run.
+        """
+        position = step - self._left_out(step) if self._stands_still else step
+        return learning_rate(self.recipe, position, self.total_steps)
+
+    def _left_out(self, step: int) -> int:
+        """How many steps before one every rank left out."""
+        skipped = [rank.skipped for rank in self.ranks]
+        return sum(each < step for each in frozenset.intersection(*skipped)) if skipped else 0
+
+    @cached_property
+    def _stands_still(self) -> bool:
+        on = still = 0.0
+        for line in (line for rank in self.ranks for line in rank.lines if self._left_out(line.step)):
+            for rate in (rate for group in line.groups if (rate := group.number("lr")) is not None):
+                on += abs(rate - learning_rate(self.recipe, line.step, self.total_steps))
+                behind = line.step - self._left_out(line.step)
+                still += abs(rate - learning_rate(self.recipe, behind, self.total_steps))
+        return still < on
 
     @cached_property
     def steps(self) -> tuple[int, ...]:

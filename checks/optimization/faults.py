@@ -1,7 +1,7 @@
 """The faults that the optimizer-step check injects into a copy of its smallest slice."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -177,8 +177,8 @@ def _half_rate(case: StepCase) -> StepCase:
     return _changed_lines(case, change)
 
 
-def _visible(case: StepCase) -> ParameterStep:
-    """A parameter at which half the update would be seen."""
+def _judgeable(case: StepCase) -> Iterator[ParameterStep]:
+    """The parameters of the slice with a gradient whose step can be recomputed."""
     step = _step(case)
     for shard in shards(case, step):
         line = next(each for each in case.ranks if each.rank == shard.rank).line(step)
@@ -186,7 +186,15 @@ def _visible(case: StepCase) -> ParameterStep:
             one = parameter_step(case, step, shard, line.groups if line else ())
         except Unjudgeable:
             continue
-        if one is None or not np.any(one.reference.move.value) or one.before.shape != one.after.shape:
+        if one is not None:
+            yield one
+
+
+def _visible(case: StepCase) -> ParameterStep:
+    """A parameter at which half the update would be seen."""
+    for one in _judgeable(case):
+        shard = one.shard
+        if not np.any(one.reference.move.value) or one.before.shape != one.after.shape:
             continue
         if shard.first.tensors[f"after.{shard.parameter}"].size != one.after.size:
             continue
@@ -298,12 +306,13 @@ def _unsynchronised(case: StepCase) -> StepCase:
 def _moment_kept(case: StepCase) -> StepCase:
     step = _step(case)
     zero = False
-    for shard in shards(case, step):
-        for key in shard.first.state_keys(shard.parameter, "after"):
+    for one in _judgeable(case):
+        shard = one.shard
+        for key in (key for key in one.reference.state if key in one.state_after):
             name = f"state.after.{shard.parameter}.{key}"
             tensor = shard.first.tensors[name]
             values = shard.first.array(name)
-            is_moment = key not in ("step", "RMS") and tensor.dtype in ("F32", "BF16", "F16", "F64")
+            is_moment = tensor.dtype in ("F32", "BF16", "F16", "F64")
             zero |= is_moment and not values.any()
             if is_moment and values.any() and np.isfinite(values).all():
                 return case.with_tensors(step, {rank: {name: values * 2} for rank, _ in shard.holders})

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from checks.optimization.case import StepCase
 from checks.records.steps import Group
-from checks.references.schedules import learning_rate
 from checks.rules import ADAPTER_SCALING, LEARNING_RATE_ROUNDING
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
 
@@ -14,7 +13,7 @@ def schedule_part(case: StepCase) -> Part:
     """Every group of every step has the learning rate of the recipe's schedule."""
     problems, judged = list[Problem](), 0
     for step in case.steps:
-        wanted = learning_rate(case.recipe, step, case.total_steps)
+        wanted = case.rate(step)
         allowed = LEARNING_RATE_ROUNDING * case.recipe.learning_rate
         for rank in case.ranks:
             line = rank.line(step)

@@ -17,7 +17,6 @@ from checks.records.steps import Group
 from checks.references.checkpoints.formats import FORMATS, Format, rounded
 from checks.references.optimizers import Given, Misfit, Updated, needs_whole_tensors, updated
 from checks.references.running_error import Array, Bounded
-from checks.references.schedules import learning_rate
 from checks.rules import RUNNING_ERROR_SLACK
 
 Bools = npt.NDArray[np.bool_]
@@ -40,6 +39,7 @@ class ParameterStep:
     low: Array
     high: Array
     reference: Updated
+    state_before: dict[str, tuple[Array, Format]]
     state_after: dict[str, tuple[Array, Format]]
 
     @property
@@ -81,7 +81,7 @@ def parameter_step(
         gradient,
         {key: values for key, (values, _) in state.items() if values.ndim or before.ndim == 0},
         _step_number(shard),
-        learning_rate(case.recipe, step, case.total_steps),
+        case.rate(step),
         weight_decay_of(case, name, groups),
         fmt,
     )
@@ -96,7 +96,7 @@ def parameter_step(
     if case.recipe.stochastic_rounding or case.recipe.kahan:
         low, high = _one_place(exact, reference.move, fmt)
     after_state = _state(case, step, shard, "after", whole)
-    return ParameterStep(shard, step, fmt, before, after, exact, low, high, reference, after_state)
+    return ParameterStep(shard, step, fmt, before, after, exact, low, high, reference, state, after_state)
 
 
 _KINDS = ("before", "grad.used", "after")
@@ -183,6 +183,27 @@ def unit_in_last_place(values: Array, fmt: Format) -> Array:
     _, exponent = np.frexp(values)
     place: Array = np.ldexp(2.0 * fmt.roundoff, exponent - 1)
     return place
+
+
+def compensated(one: ParameterStep) -> Bools:
+    """bool: elements whose update is held in full by the weight and a compensation of it together.
+
+    Kahan 1965: what rounding takes from a weight is kept beside it, added or subtracted, and comes in later.
+    Any state of the weight's shape that the optimizer itself does not define may be it; what it holds is
+    rounded to its own dtype, as the steps on the way to it are to the weight's.
+    """
+    held = np.zeros(one.before.shape, bool)
+    for key, (kept, fmt) in one.state_after.items():
+        was = one.state_before.get(key, (np.zeros_like(kept), fmt))[0]
+        if key in one.reference.state or kept.shape != one.before.shape or was.shape != kept.shape:
+            continue
+        unit = max(fmt.roundoff, one.format.roundoff)
+        size = np.abs(one.reference.move.value) + np.abs(kept) + np.abs(was)
+        allowed = RUNNING_ERROR_SLACK * one.reference.move.error + 4 * unit * size
+        for sign in (1.0, -1.0):
+            moved = (one.after - one.before) + sign * (kept - was)
+            held |= np.abs(moved - (one.exact - one.before)) <= allowed
+    return held
 
 
 def would_move(one: ParameterStep) -> Bools:

@@ -240,7 +240,8 @@ class StepTensors:
 class RankSteps:
     """What one rank recorded.
 
-    ``unavailable``: what its recorder says it could not see; ``failed``: it says that it could not record.
+    ``unavailable``: what its recorder says it could not see; ``failed``: it says that it could not record;
+    ``skipped``: steps that a gradient scaler left out, because a gradient was not finite.
     """
 
     rank: int
@@ -250,6 +251,7 @@ class RankSteps:
     parameters: tuple[Parameter, ...] = ()
     unavailable: tuple[str, ...] = ()
     failed: bool = False
+    skipped: frozenset[int] = frozenset()
 
     def line(self, step: int) -> StepLine | None:
         """The record of one step."""
@@ -281,7 +283,9 @@ def read_rank(run: RunFolder, folder: str) -> tuple[RankSteps, list[Evidence]]:
         if event.get("event") == "unavailable"
     )
     failed = bool(unfinished(run, folder))
-    return RankSteps(rank, lines, _logged(events), full, parameters, said, failed), evidence
+    left_out = {event.get("step") for event in events if event.get("event") == "skipped"}
+    skipped = frozenset(step for step in left_out if type(step) is int) - {line.step for line in lines}
+    return RankSteps(rank, lines, _logged(events), full, parameters, said, failed, skipped), evidence
 
 
 def _is_read(name: str) -> bool:

@@ -41,14 +41,20 @@ class StepFile:
         """An input or output gradient of a witness module, whole."""
         self._file.add(name, tensor)
 
-    def gradients(self, kind: str, held: "list[tuple[str, torch.Tensor]]") -> "dict[str, float]":
-        """Write ``grad.<kind>.<name>`` of every parameter that has one; returns the local squares' sums."""
+    def gradients(
+        self, kind: str, held: "list[tuple[str, torch.Tensor]]", scale: "float | None" = None
+    ) -> "dict[str, float]":
+        """Write ``grad.<kind>.<name>`` of every parameter that has one; returns the local squares' sums.
+
+        ``scale``: what the optimizer itself divides gradients by, before anything else.
+        """
         squares = {}
         for name, parameter in held:
             if parameter.grad is None or "grad.%s.%s" % (kind, name) in self._file:
                 continue
-            self._file.add("grad.%s.%s" % (kind, name), parameter.grad, self._limit)
-            squares[name] = square_sum(parameter.grad)
+            gradient = parameter.grad if scale is None else parameter.grad / scale
+            self._file.add("grad.%s.%s" % (kind, name), gradient, self._limit)
+            squares[name] = square_sum(gradient)
         return squares
 
     def parameters(self, when: str, optimizer: object, held: "list[tuple[str, torch.Tensor]]") -> None:

@@ -18,6 +18,9 @@ from plumbline_recorder.roots import Roots
 from plumbline_recorder.step_file import StepFile
 from plumbline_recorder.step_window import Step, Window
 
+NOT_FINITE = "the gradient scaler met a gradient that is not finite"
+"""Why a step was left out."""
+
 
 class StepRecord:
     """Writes ``steps.jsonl`` and the step files."""
@@ -182,14 +185,17 @@ class StepRecord:
         return call
 
     def _gradients(self, window: Window, step: Step) -> None:
+        scale = number(getattr(step.optimizer, "grad_scale", None))  # of a fused step, which unscales itself
         with quiet():
             if window.raw is None or not set(window.raw).issuperset(_with_gradient(step.held)):
-                window.raw = {**(window.raw or {}), **self._raw(window, step.held)}
-            window.used.update(self._file(window).gradients("used", step.held))
+                window.raw = {**(window.raw or {}), **self._raw(window, step.held, scale)}
+            window.used.update(self._file(window).gradients("used", step.held, scale))
 
-    def _raw(self, window: Window, held: "list[tuple[str, torch.Tensor]]") -> "dict[str, float]":
+    def _raw(
+        self, window: Window, held: "list[tuple[str, torch.Tensor]]", scale: "float | None" = None
+    ) -> "dict[str, float]":
         with quiet():
-            return self._file(window).gradients("raw", held)
+            return self._file(window).gradients("raw", held, scale)
 
     def _all_held(self) -> "list[tuple[str, torch.Tensor]]":
         """Every parameter of the root; the optimizers' own names come at the step."""
@@ -208,6 +214,9 @@ class StepRecord:
         self._numbers.setdefault(id(optimizer), (step.number, optimizer))
         window = self._current()
         self._flush_batches(window)
+        if number(getattr(optimizer, "found_inf", None)):  # a fused step that leaves itself out
+            self.skipped(NOT_FINITE)
+            return
         if window.full:
             with quiet():
                 self._file(window).parameters("after", optimizer, step.held)

@@ -10,7 +10,7 @@ from plumbline_recorder.health import Health
 from plumbline_recorder.module_calls import compiling
 from plumbline_recorder.patches import Patches
 from plumbline_recorder.roots import Roots
-from plumbline_recorder.step_record import StepRecord
+from plumbline_recorder.step_record import NOT_FINITE, StepRecord
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 CLIPS = ("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_")
@@ -237,7 +237,7 @@ class TrainingHooks:
             result = original(scaler, optimizer, *args, **kwargs)
             if self._health.active and scaler.is_enabled() and self._steps.steps_ended == before:
                 with self._health.guard("a step that was left out"):
-                    self._steps.skipped("the gradient scaler met a gradient that is not finite")
+                    self._steps.skipped(NOT_FINITE)
             return result
 
         return step

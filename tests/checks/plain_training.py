@@ -130,7 +130,17 @@ class OwnSGD(torch.optim.Optimizer):
                     exact = p.double()
                 elif self.kind in ("stochastic", "truncated"):
                     exact = self.narrowed(exact)
+                elif self.kind == "kahan":
+                    exact = self.with_lost(p, exact - p.double())
                 p.copy_(exact)
+
+    def with_lost(self, p: nn.Parameter, move: torch.Tensor) -> torch.Tensor:
+        """The next value in the weight's dtype; what rounding takes is kept for the next step."""
+        state = self.state[p]
+        move = (move + state.setdefault("lost", torch.zeros_like(p)).double()).to(p.dtype).double()
+        result = (p.double() + move).to(p.dtype).double()
+        state["lost"] = (move - (result - p.double())).to(p.dtype)
+        return result
 
     def narrowed(self, exact: torch.Tensor) -> torch.Tensor:
         """To bfloat16 up or down by chance, or always towards zero."""
@@ -256,21 +266,23 @@ def train(job: dict[str, Any], recorder: Any, rank: int, world: int) -> None:
     wrapped = parallel(job, model, world)
     optimizer = make_optimizer(job, model)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda position: factor(job, position))
+    scaler = torch.amp.GradScaler("cpu", enabled="scaler" in job, **job.get("scaler", {}))
     recorder.model(model, "start")
     rows = iter(itertools.cycle(make_rows(job, rank, world)))
     for step in range(1, job["steps"] + 1):
         batches = [next(rows) for _ in range(job.get("accumulation", 1))]
         if job["fault"] == "clipped_once" and step > 1:
             job = {**job, "max_grad_norm": 0.0}
-        logged = one_step(job, wrapped, model, optimizer, batches, world)
+        logged = one_step(job, wrapped, model, optimizer, scaler, batches, world)
         copies = [p for group in optimizer.param_groups for p in group["params"]]
         for copy in (copy for copy in copies if hasattr(copy, "model_parameter")):
             copy.grad = copy.model_parameter.grad.float()
-        optimizer.step()
+        left_out = scaled_step(scaler, optimizer)
         for copy in (copy for copy in copies if job.get("masters")):
             copy.model_parameter.data.copy_(copy.data)
             copy.model_parameter.grad = None
-        for _ in range(world if job["fault"] == "schedule_per_rank" else 1):
+        moves = world if job["fault"] == "schedule_per_rank" else 1
+        for _ in range(0 if left_out and job.get("schedule_waits") else moves):
             schedule.step()
         if job["fault"] == "state_cleared":
             optimizer.state.clear()
@@ -283,11 +295,20 @@ def train(job: dict[str, Any], recorder: Any, rank: int, world: int) -> None:
     recorder.model(model, "end")
 
 
+def scaled_step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
+    """Step as the scaler does, and whether it left the step out."""
+    scale = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    return scaler.get_scale() < scale
+
+
 def one_step(
     job: dict[str, Any],
     wrapped: nn.Module,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
     batches: list[tuple[torch.Tensor, torch.Tensor]],
     world: int,
 ) -> dict[str, float]:
@@ -318,29 +339,37 @@ def one_step(
                 square = model.embed_tokens.weight.pow(2).sum()
                 loss = loss + job["further_term"] * square / len(batches)
             if not (fault == "last_micro_batch_lost" and last):
-                loss.backward()
+                scaler.scale(loss).backward()
         total += float(loss.detach())
     mean = torch.tensor(total)
     if world > 1:
         dist.all_reduce(mean)
     logged = {"loss": float(mean) / world * (2 if fault == "logged_doubled" else 1)}
-    norm = clip(job, model, world)
+    norm = clip(job, model, optimizer, scaler, world)
     return logged | ({} if norm is None else {"grad_norm": norm})
 
 
 def forward(
     job: dict[str, Any], wrapped: nn.Module, ids: torch.Tensor, labels: torch.Tensor, items: float | None
 ) -> torch.Tensor:
-    if job.get("autocast") == "bfloat16":
-        with torch.autocast("cpu", torch.bfloat16):
+    if job.get("autocast"):
+        with torch.autocast("cpu", getattr(torch, job["autocast"])):
             return wrapped(input_ids=ids, labels=labels, num_items_in_batch=items)["loss"]
     return wrapped(input_ids=ids, labels=labels, num_items_in_batch=items)["loss"]
 
 
-def clip(job: dict[str, Any], model: nn.Module, world: int) -> float | None:
+def clip(
+    job: dict[str, Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    world: int,
+) -> float | None:
     largest, fault = job.get("max_grad_norm", 0.0), job["fault"]
     if not largest or fault == "not_clipped":
         return None
+    if fault != "not_unscaled":
+        scaler.unscale_(optimizer)
     held = [p for p in model.parameters() if p.grad is not None]
     if fault == "local_norm":
         local = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in held]

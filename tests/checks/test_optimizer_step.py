@@ -15,6 +15,12 @@ BF16: dict[str, Any] = {"dtype": "bfloat16", "bf16_in_place": True}
 LORA: dict[str, Any] = {"lora": {"r": 4, "alpha": 32}}
 MATRICES = ["embed_tokens*", "layers.0*", "layers.1.input*", "layers.1.up_proj.bias", "norm*"]
 STOCHASTIC = {"optimizer": "sgd", "dtype": "bfloat16", "learning_rate": 0.03, "stochastic_rounding": True}
+KAHAN = {**STOCHASTIC, "learning_rate": 1e-3, "stochastic_rounding": False, "kahan": True}
+SCALED: dict[str, Any] = {"autocast": "float16", "scaler": {"init_scale": 2.0**14}}
+SKIPS: dict[str, Any] = {  # the first step overflows float16
+    "autocast": "float16", "scaler": {"init_scale": 2.0**24, "backoff_factor": 2.0**-10},
+    "steps": 4, "record_steps": [1, 2, 3],
+}  # fmt: skip
 CLEAN: dict[str, dict[str, Any]] = {
     "adamw": {},
     "adamw-fused": {"implementation": {"fused": True}},
@@ -43,6 +49,12 @@ CLEAN: dict[str, dict[str, Any]] = {
     "masters": {"dtype": "bfloat16", "masters": True},
     "own-sgd": {"optimizer": "sgd", "own": "plain"},
     "stochastic-rounding": {**STOCHASTIC, "own": "stochastic"},
+    "kahan": {**KAHAN, "own": "kahan"},
+    "scaled": SCALED,
+    "scaled-fused": {**SCALED, "implementation": {"fused": True}, "max_grad_norm": 0.0},
+    "skips": SKIPS,
+    "skips-and-schedule-waits": {**SKIPS, "schedule_waits": True},
+    "skips-fused": {**SKIPS, "implementation": {"fused": True}, "max_grad_norm": 0.0},
     "dropout": {"dropout": 0.2},
     "eval-without-dropout": {"fault": "eval_mode"},
     "frozen-in-eval": {"dropout": 0.2, "frozen": ["layers.0*", "embed_tokens*"], "eval": ["layers.0"]},
@@ -84,6 +96,8 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
     "adapter-scaling": ({"fault": "adapter_scaling", **LORA}, "adapters", "scaling-differs"),
     "eval-mode": ({"fault": "eval_mode", "dropout": 0.2}, "modes", "left-in-eval-mode"),
     "layer-in-eval": ({"dropout": 0.2, "eval": ["layers.1"]}, "modes", "left-in-eval-mode"),
+    "kahan-without-compensation": ({**KAHAN, "own": "plain"}, "lost_updates", "updates-lost"),
+    "not-unscaled": ({**SCALED, "fault": "not_unscaled"}, "weights", "loss-scale-differs"),
     "half-update": ({"optimizer": "sgd", "own": "half"}, "update", "update-differs"),
     "update-lost": ({"optimizer": "sgd", "own": "first_lost"}, "update", "not-updated"),
     "rounding-biased": ({**STOCHASTIC, "own": "truncated"}, "update", "rounding-biased"),
