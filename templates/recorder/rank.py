@@ -67,9 +67,8 @@ class BoundedLog:
         """Write what fits into the present segment and return the rest."""
         if self._in_segment >= self._segment:
             self._tail.replace(self._old)  # while there is no tail, the place is not known
-            self._place(self._begun)
-            self._begun += self._in_segment
-            self._in_segment = 0
+            begun, self._begun, self._in_segment = self._begun, self._begun + self._in_segment, 0
+            self._place(begun)
         part = data[: self._segment - self._in_segment]
         with self._tail.open("ab" if self._in_segment else "wb", buffering=0) as file:
             file.write(part)

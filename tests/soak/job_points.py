@@ -34,6 +34,8 @@ SHORT, LONG = 4, 900
 """Steps of a job, of a tenth of a second. A server is given a long one, so that it asks for the end of a job
 that runs; once the server is dead the job is let go, and ends by itself unless it was asked for before.
 """
+ASKED_S = 0.5
+"""A supervisor looks for a request every 50 ms."""
 LEAVES_LONG, LEAVES_SHORT = "up", "down"
 """What the process that the job leaves behind does: it has to be ended, or ends within its own grace."""
 
@@ -155,7 +157,8 @@ def play(inputs: Inputs, lives: Lives, point: JobPoint, folder: Path) -> JobPlay
 
 
 def _let_go(place: Place) -> None:
-    """Tell the jobs of a place that they may end."""
+    """Tell the jobs of a place that they may end; one that was asked to end is noticed before."""
+    time.sleep(ASKED_S)
     for output in place.home.glob("runs/*/output"):
         with contextlib.suppress(FileNotFoundError):  # it was ended meanwhile
             (output / "go").touch()

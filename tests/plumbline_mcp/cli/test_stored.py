@@ -61,6 +61,12 @@ def test_list_what_this_version_knows(kind: str, tmp_path: Path) -> None:
     assert not (tmp_path / "home").exists()
 
 
+def test_a_list_that_is_narrowed_to_nothing_does_not_say_that_there_is_nothing(filled: Path) -> None:
+    shown = plumbline("list", "--check", "data", "--outcome", "pass", home=filled).stdout
+    assert "no verdicts that fit" in shown
+    assert "yet" not in shown
+
+
 def test_list_on_a_fresh_machine_says_what_to_do_and_makes_nothing(tmp_path: Path) -> None:
     ended = plumbline("list", home=tmp_path / "home")
     assert ended.returncode == 0
