@@ -157,7 +157,7 @@ def propose(
         "verdicts": verdicts,
         "place": settings_of(place) if place else None,
         "values": _values(value or []),
-        "evidence": [_handle(text) for text in evidence or []],
+        "evidence": evidence or [],
     }
     stored = store(_workspace(home), proposal_of(given), person(as_))
     _show(stored, json_output, f"plumbline verify {stored.finding.id} --recompute")
@@ -238,14 +238,6 @@ def _values(pairs: list[str]) -> dict[str, Any]:
             raise typer.BadParameter(f"{pair!r} is not NAME=NUMBER", param_hint="--value")
         values[name.strip()] = scalar(number)
     return values
-
-
-def _handle(text: str) -> dict[str, str]:
-    source, sign, rest = text.partition(":")
-    file, _, span = rest.partition(":")
-    if not sign or not source or not file:
-        raise typer.BadParameter(f"{text!r} is not RUN:FILE or RUN:FILE:SPAN", param_hint="--evidence")
-    return {"source": source, "file": file, "span": span}
 
 
 def _show(stored: "StoredFinding", json_output: bool, step: str = "") -> None:

@@ -33,6 +33,10 @@ from plumbline_mcp.workspace import StoredVerdict, Workspace
 _RECORDS = frozenset({"run", "rows", "export", "trained", "adapter", "python"})
 """Inputs of checks that a job, or the environment of one, left behind; the others are what judges it."""
 _COPIED = ("job.json", "exit/", "logs/", "records/")
+_SPEC = {
+    *("format", "procedure", "binding", "settings", "output", "world_size", "time_limit_s", "disk_bytes"),
+    *("log_bytes", "system_version", "engine", "confinement"),
+}
 _NOT_COPIED = "source"
 _MOST_FILES = 100_000
 
@@ -122,7 +126,7 @@ class _Copy:
             if Path(given).exists():
                 self._place(name, Path(given))
         if "framework" not in self.stored.inputs:
-            self._pack(job.framework)
+            self._pack(job.pack_folder or job.framework)
 
     def _record(self) -> str:
         self.records.append(f"record-{len(self.records) + 1}")
@@ -192,7 +196,7 @@ class _Copy:
             if not name.startswith((*_COPIED, f"{run.job.output}/")):
                 continue
             if name == "job.json":
-                copied: Copied | None = self._spec(run, place)
+                copied: Copied | None = self._spec(run, place, neutral)
             else:
                 copied = self._one(run.path / name, f"{place}/{name}", neutral, sealed)
             if copied is not None:
@@ -200,22 +204,16 @@ class _Copy:
         text = json.dumps({"format": 1, "files": entries}, indent=1)
         (self.folder / place / "manifest.json").write_text(text + "\n", encoding="utf-8")
 
-    def _spec(self, run: RunFolder, place: str) -> Copied:
+    def _spec(self, run: RunFolder, place: str, neutral: Neutral) -> Copied:
+        """What of the spec is asked about; a field that is not named here stays behind."""
         run.verified("job.json")
         job = run.job
-        neutral = job.model_copy(
-            update={
-                "run_id": place,
-                "target": {},
-                "inputs": {name: self.placed.get(path, "") for name, path in job.inputs.items()},
-                "digests": {},
-                "interpreter": "",
-                "plants": (),
-                "approval": "none",
-                "framework": job.framework if job.framework in built_in() else "files/framework",
-            }
-        )
-        content = (neutral.model_dump_json(indent=1) + "\n").encode()
+        told = job.model_dump(include=_SPEC) | {
+            "run_id": place,
+            "inputs": {name: self.placed.get(path, "") for name, path in job.inputs.items()},
+            "framework": job.framework if job.framework in built_in() else "files/framework",
+        }
+        content = (neutral.text(Job.model_validate(told).model_dump_json(indent=1)) + "\n").encode()
         path = self.folder / place / "job.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

@@ -1,5 +1,6 @@
 """From what a proposer says to a finding: verdicts looked up, evidence held against what was sealed."""
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,13 +20,16 @@ from plumbline_mcp.scan.seals import broken_seal
 from plumbline_mcp.version import system_version
 from plumbline_mcp.workspace import RunState, StoredVerdict, Workspace
 
+_SPAN_AFTER = re.compile(r":(bytes|row|line|tensor) [^:]*$")
 _FIRST = ("records/", "output/", "exit/", "logs/")
 
 
 def proposal_of(given: dict[str, Any]) -> Proposal:
-    """What was said, checked. Raises `UsageError` with the field and the value met."""
+    """What was said, checked; evidence may be given as text. Raises `UsageError` with field and value."""
+    said_so = {name: value for name, value in given.items() if value is not None}
+    said_so["evidence"] = [handle_of(one) for one in said_so.get("evidence", ())]
     try:
-        return Proposal.model_validate({name: value for name, value in given.items() if value is not None})
+        return Proposal.model_validate(said_so)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"]) or "the proposal"
@@ -33,6 +37,19 @@ def proposal_of(given: dict[str, Any]) -> Proposal:
         said = first["msg"].removeprefix("Value error, ")
         known = ", ".join(Proposal.model_fields)
         raise UsageError(f"{name}: {said}{met}", f"a proposal has: {known}") from error
+
+
+def handle_of(given: str | Handle) -> Handle | dict[str, str]:
+    """A handle written as ``SOURCE:FILE`` or ``SOURCE:FILE:SPAN``. Raises `UsageError`."""
+    if isinstance(given, Handle):
+        return given
+    source, _, rest = given.partition(":")
+    file, _, span = rest.rpartition(":") if _SPAN_AFTER.search(rest) else (rest, "", "")
+    if not source or not file:
+        raise UsageError(
+            f"{visible_line(given, 80)!r} is no evidence", "write RUN:FILE or RUN:FILE:SPAN, e.g. :row 3"
+        )
+    return {"source": source, "file": file, "span": span}
 
 
 def propose(workspace: Workspace, proposal: Proposal, proposer: str) -> StoredFinding:

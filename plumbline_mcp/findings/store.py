@@ -1,6 +1,7 @@
 """Findings in the workspace: every step checked, added only, and noted in the audit log."""
 
 import difflib
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -224,6 +225,20 @@ class Findings:
                 "kept": kept,
             }
         )
+
+    def open_to(self, principal: str) -> list[str]:
+        """Findings that wait for a verifier and were proposed by somebody else, oldest first."""
+        sql = f"select id from findings where {_STATE} = 'proposed' and proposer != ? order by seq"  # noqa: S608 - own text
+        return [str(row["id"]) for row in self._all(sql, [principal])]
+
+    def copies_in_use(self) -> set[str]:
+        """Folders of the copies whose question is not answered and whose finding is open."""
+        rows = self._all(
+            "select v.kept from verifications v join findings on findings.id = v.finding"  # noqa: S608 - own text
+            f" where v.submitted is null and {_STATE} = 'proposed'",
+            [],
+        )
+        return {str(json.loads(row["kept"])["folder"]) for row in rows}
 
     # --- reading ----------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ them. A dispute by anybody disputes.
 import secrets
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 from plumbline_mcp.errors import UsageError
@@ -24,6 +25,8 @@ RECOMPUTE_PRINCIPAL = "recompute"
 """Who a recomputation is: no person and no agent can be called so."""
 FOLDER = "verification"
 COMMAND_LIMIT_S = 4 * 3600.0
+_NEW_S = 24 * 3600.0
+"""A copy that is younger may still be in the making."""
 
 
 def take(
@@ -59,6 +62,31 @@ def take(
         raise
 
 
+def take_next(workspace: Workspace, principal: str) -> Verification | None:
+    """The oldest question, of a finding of somebody else, that this verifier has not answered; else None.
+
+    One that was taken and not answered is given again, with the same copy.
+    """
+    store = Findings(workspace)
+    _sweep(workspace)
+    for finding_id in store.open_to(principal):
+        own = [one for one in store.get(finding_id).verifications if one.principal == principal]
+        if any(one.submitted is not None for one in own):
+            continue
+        there = (one for one in own if one.way is Way.AGENT and (workspace.home / one.kept.folder).is_dir())
+        return next(there, None) or take(workspace, finding_id, principal)
+    return None
+
+
+def _sweep(workspace: Workspace) -> None:
+    """Remove the copies of questions that are answered or closed: releases are large."""
+    folder = workspace.home / FOLDER
+    wanted = Findings(workspace).copies_in_use()
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if f"{FOLDER}/{path.name}" not in wanted and time.time() - path.stat().st_mtime > _NEW_S:
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def submit(
     workspace: Workspace, verification_id: str, principal: str, submission: Submission
 ) -> Verification:
@@ -72,7 +100,10 @@ def submit(
     stored = store.get(taken.finding)
     comparison = compare(stored.finding.claim, submission)
     state, reason = _followed(stored, taken, comparison)
-    return store.submit(verification_id, submission, comparison, state, reason)
+    answered = store.submit(verification_id, submission, comparison, state, reason)
+    if taken.way is Way.AGENT:  # the others remove their own
+        shutil.rmtree(workspace.home / taken.kept.folder, ignore_errors=True)
+    return answered
 
 
 def verify_by_recompute(workspace: Workspace, finding_id: str) -> Verification:
