@@ -10,6 +10,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.server.mcpserver import Context
 
+from approvals.errors import Refused
 from approvals.visible import visible_line
 from checks.check import Progress
 from checks.errors import CheckError
@@ -34,7 +35,7 @@ async def reported(ctx: Context[Any, Any]) -> AsyncIterator[Progress]:
         group.start_soon(_forward, ctx, receive)
         try:
             yield progress
-        except (CheckError, PlumblineError) as error:
+        except (CheckError, PlumblineError, Refused) as error:
             failure = error  # raised below: the task group would wrap it
         finally:
             group.cancel_scope.cancel()

@@ -1,19 +1,27 @@
-"""Jobs: how they stand, their logs while they run, and their end. No tool starts one."""
+"""Jobs: started under an approval alone; how they stand, their logs while they run, and their end."""
 
+import asyncio
 import codecs
 import json
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import anyio.to_thread
+from mcp.server.mcpserver import Context
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
+from approvals.ticket import TicketState
 from approvals.visible import visible
+from checks.check import Progress
 from plumbline_mcp.server import cursors
 from plumbline_mcp.server.located import known_run, sealed_run
+from plumbline_mcp.server.progress import reported
+from plumbline_mcp.server.tools.approvals import ASKS, TicketArgument, moment, next_call
 from plumbline_mcp.server.toolset import Toolset
 from plumbline_mcp.server.views import RESULT_LIMIT, Page, View, line, size, take
 
 if TYPE_CHECKING:
+    from approvals.ticket import Ticket
     from plumbline_mcp.engines.local.engine import LocalEngine
     from plumbline_mcp.workspace import StoredRun
 
@@ -22,6 +30,7 @@ ENDS = ToolAnnotations(
 )
 """To end a job loses what it had still to do; to end it twice changes nothing more."""
 
+ENVIRONMENT = "environment"
 _PAGE = 50
 _LOG_BYTES = 16_384
 _TEXT_BUDGET = RESULT_LIMIT - 2_000
@@ -79,11 +88,40 @@ class JobLog(View):
     next: str
 
 
+class JobStart(View):
+    """What became of a start. `approval_required`: nothing was started, a reviewer has to sign first."""
+
+    status: Literal["approval_required", "started", "already_started", "built"]
+    ticket: str
+    job: str
+    digest: str
+    attempt: int | None
+    run_id: str | None
+    expires_at: str
+    next: str
+
+
 def add_tools(toolset: Toolset) -> None:
-    """Add ``job_list``, ``job_status``, ``job_logs`` and ``job_cancel``."""
+    """Add ``job_start``, ``job_list``, ``job_status``, ``job_logs`` and ``job_cancel``."""
+    builds: dict[str, asyncio.Task[None]] = {}
+
+    async def job_start(
+        ctx: Context,
+        ticket: TicketArgument,
+        job: Annotated[str, Field(description="its name in the task or plan; `environment` builds that")],
+        attempt: Annotated[int | None, Field(ge=1, description="by default the next after a failure")] = None,
+    ) -> JobStart:
+        """Start a job of a signed task or plan, exactly as it was signed; verified now, each attempt once.
+
+        Called again while it runs, or after it succeeded, it answers with the same run.
+        """
+        async with reported(ctx) as progress:
+            if job == ENVIRONMENT:
+                return await _built(toolset, builds, ticket, progress)
+            return await anyio.to_thread.run_sync(_started, toolset, ticket, job, attempt)
 
     def job_list(cursor: str | None = None) -> JobList:
-        """List jobs, newest first, with their state. The person starts them with `plumbline run`."""
+        """List jobs, newest first, with their state."""
         return _list(toolset, cursor)
 
     def job_status(run_id: _RunId) -> JobView:
@@ -109,10 +147,65 @@ def add_tools(toolset: Toolset) -> None:
         _engine(toolset).cancel(known_run(toolset, run_id).run_id, grace_s, why="cancelled over MCP")
         return _status(toolset, run_id)
 
+    toolset.add(job_start, JobStart, title="Start an approved job", annotations=ASKS)
     toolset.add(job_list, JobList, title="List jobs")
     toolset.add(job_status, JobView, title="Status of a job")
     toolset.add(job_logs, JobLog, title="Read a job's log")
     toolset.add(job_cancel, JobView, title="End a job", annotations=ENDS)
+
+
+def _started(toolset: Toolset, ticket_id: str, name: str, attempt: int | None) -> JobStart:
+    from plumbline_mcp.scan.starting import covered_job, start_job
+
+    ticket, job = covered_job(toolset.workspace, ticket_id, name)
+    if ticket.state is TicketState.PENDING:
+        return _start(ticket, job.name, job.digest)
+    started = start_job(toolset.workspace, ticket_id, name, attempt)
+    return _start(ticket, job.name, job.digest).model_copy(
+        update={
+            "status": "started" if started.new else "already_started",
+            "attempt": started.attempt,
+            "run_id": started.run_id,
+            "next": f'job_status(run_id="{started.run_id}")',
+        }
+    )
+
+
+def _start(ticket: "Ticket", job: str, digest: str) -> JobStart:
+    """The answer while nothing was started."""
+    return JobStart(
+        status="approval_required",
+        ticket=ticket.id,
+        job=job,
+        digest=digest,
+        attempt=None,
+        run_id=None,
+        expires_at=moment(ticket.expires),
+        next=next_call(ticket),
+    )
+
+
+async def _built(
+    toolset: Toolset, builds: "dict[str, asyncio.Task[None]]", ticket_id: str, progress: Progress
+) -> JobStart:
+    """Build a task's environment. A client that gives up waiting ends nothing: the same call joins it."""
+    from plumbline_mcp.scan.starting import build_environment
+    from plumbline_mcp.scan.task import BUILD, task_of
+
+    ticket = toolset.workspace.approvals.ticket(ticket_id)
+    answer = _start(ticket, BUILD, task_of(ticket).environment.digest)
+    if ticket.state is TicketState.PENDING:
+        return answer
+
+    async def build() -> None:
+        await build_environment(toolset.workspace, ticket_id, progress)
+
+    if ticket_id not in builds or builds[ticket_id].done():
+        builds[ticket_id] = asyncio.get_running_loop().create_task(build())
+    await asyncio.shield(builds[ticket_id])
+    first = next(iter(task_of(ticket).jobs), None)
+    following = f'job_start(ticket="{ticket_id}", job="{first.name}")' if first else "scan_status()"
+    return answer.model_copy(update={"status": "built", "next": following})
 
 
 def _engine(toolset: Toolset) -> "LocalEngine":
@@ -174,7 +267,11 @@ def _next(run_id: str, state: str, failed_rank: int | None) -> str:
         return f'job_status(run_id="{run_id}") again, or job_logs(run_id="{run_id}")'
     if state in ("failed", "timed_out"):
         return f'job_logs(run_id="{run_id}", rank={failed_rank or 0})'
-    return f'run_show(run_id="{run_id}")' if state == "succeeded" else "the person may run it again"
+    return (
+        f'run_show(run_id="{run_id}")'
+        if state == "succeeded"
+        else "job_start(ticket, job) again, where it ran under an approval"
+    )
 
 
 def _logs(toolset: Toolset, run_id: str, rank: int, stream: Literal["out", "err"], offset: int) -> JobLog:

@@ -1,0 +1,144 @@
+"""Task and plan for the agent: drafted from a target and put before the reviewers. Nothing is run here."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import anyio.to_thread
+from mcp.server.mcpserver import Context
+from pydantic import Field, JsonValue
+
+from approvals.ticket import TicketState
+from plumbline_mcp.server.progress import reported
+from plumbline_mcp.server.roles import caller, peer_uid
+from plumbline_mcp.server.tools.approvals import ASKS, TicketArgument, moment, next_call
+from plumbline_mcp.server.toolset import Toolset
+from plumbline_mcp.server.views import RESULT_LIMIT, View, line, size, take, texts
+
+if TYPE_CHECKING:
+    from approvals.ticket import Ticket
+    from plumbline_mcp.scan.planned import PlannedJob, Rendered
+
+_MOST_ATTEMPTS = 10
+_OUTLINED = ("ticket", "state", "node_hours", "jobs", "next")
+
+
+class JobRow(View):
+    """One job that the signature would cover."""
+
+    name: str
+    digest: str
+    untrusted_changed: dict[str, str] = Field(description="settings that differ from the recipe")
+    node_hours: float
+    estimated: str
+
+
+class DraftView(View):
+    """What was asked for. A reviewer sees it in full and signs it at a terminal."""
+
+    ticket: str
+    state: TicketState
+    action: str
+    untrusted_title: str
+    covers: tuple[str, ...]
+    node_hours: float = Field(description="of a task: the cap of it and its plans; of a plan: expected")
+    most_node_hours: float = Field(description="one attempt of each job, at its time limit")
+    attempts: int = Field(description="of each job")
+    jobs_total: int
+    jobs: tuple[JobRow, ...]
+    digest: str
+    expires_at: str
+    next: str
+
+
+def add_tools(toolset: Toolset) -> None:
+    """Add ``task_draft`` and ``plan_draft``."""
+
+    async def task_draft(
+        ctx: Context,
+        target: Annotated[str, Field(description="path of a target.toml")],
+        node_hours: Annotated[
+            float | None, Field(ge=0, le=1e6, description="cap; by default what the whole scan can take")
+        ] = None,
+    ) -> DraftView:
+        """Ask for a task: building the environment, dry run, checks without training, the first run.
+
+        Nothing is built or started. The same draft is the same ticket. Next: approval_wait.
+        """
+        return await _drafted(ctx, partial(_task, toolset, ctx, target, node_hours))
+
+    async def plan_draft(
+        ctx: Context,
+        task: TicketArgument,
+        checks: Annotated[list[str] | None, Field(description="by default all that train")] = None,
+        grid: Annotated[
+            dict[str, list[JsonValue]] | None,
+            Field(description='settings to vary, at most 200 jobs: {"learning_rate": [1e-5, 1e-4]}'),
+        ] = None,
+        attempts: Annotated[int, Field(ge=1, le=_MOST_ATTEMPTS, description="of each job")] = 2,
+    ) -> DraftView:
+        """Ask for the jobs that train, under a signed task: each rendered, by digest, with its cost."""
+        return await _drafted(ctx, partial(_plan, toolset, ctx, task, checks or [], grid or {}, attempts))
+
+    toolset.add(task_draft, DraftView, title="Draft a task", annotations=ASKS)
+    toolset.add(plan_draft, DraftView, title="Draft a plan", annotations=ASKS, outlined=_OUTLINED)
+
+
+async def _drafted(ctx: Context, draft: Callable[[], DraftView]) -> DraftView:
+    """A large model takes minutes to digest: the client hears that the work goes on."""
+    async with reported(ctx):
+        return await anyio.to_thread.run_sync(draft)
+
+
+def _task(toolset: Toolset, ctx: Context, target: str, node_hours: float | None) -> DraftView:
+    from plumbline_mcp.scan.task import draft_task, request_task  # takes long to import
+    from plumbline_mcp.server.located import located
+
+    task = draft_task(toolset.workspace, located(toolset, target), node_hours)
+    ticket = request_task(toolset.workspace, task, caller().name, peer_uid(ctx))
+    return _view(ticket, task, (*task.covers, *(f"check {name}" for name in task.checks)))
+
+
+def _plan(
+    toolset: Toolset,
+    ctx: Context,
+    task: str,
+    checks: list[str],
+    grid: dict[str, list[JsonValue]],
+    attempts: int,
+) -> DraftView:
+    from plumbline_mcp.scan.plan import draft_plan, request_plan
+
+    plan = draft_plan(toolset.workspace, task, checks, grid, attempts)
+    ticket = request_plan(toolset.workspace, plan, caller().name, peer_uid(ctx))
+    return _view(ticket, plan, tuple(f"check {name}" for name in plan.checks))
+
+
+def _view(ticket: "Ticket", rendered: "Rendered", covers: tuple[str, ...]) -> DraftView:
+    head = DraftView(
+        ticket=ticket.id,
+        state=ticket.state,
+        action=ticket.request.action.value,
+        untrusted_title=line(ticket.request.title),
+        covers=covers,
+        node_hours=ticket.request.node_millihours / 1000,
+        most_node_hours=rendered.most_node_millihours / 1000,
+        attempts=ticket.request.attempts,
+        jobs_total=len(rendered.jobs),
+        jobs=(),
+        digest=ticket.request.content_sha256,
+        expires_at=moment(ticket.expires),
+        next=next_call(ticket),
+    )
+    rows = take(map(_row, rendered.jobs), RESULT_LIMIT - size(head))
+    return head.model_copy(update={"jobs": tuple(rows)})
+
+
+def _row(job: "PlannedJob") -> JobRow:
+    return JobRow(
+        name=job.name,
+        digest=job.digest,
+        untrusted_changed=texts(job.changed),
+        node_hours=job.cost.node_millihours / 1000,
+        estimated=line(job.cost.estimated),
+    )
