@@ -34,17 +34,19 @@ from plumbline_mcp.server.roles import READERS, Role, caller, require_role
 from plumbline_mcp.server.tools import (
     approvals,
     checks,
+    findings,
     jobs,
     plans,
     records,
     status,
     tensors,
     verdicts,
+    verification,
 )
 from plumbline_mcp.server.toolset import Toolset, foreseen
 
 NAME = "plumbline"
-TOOLS = (status, checks, verdicts, plans, approvals, jobs, records, tensors)
+TOOLS = (status, checks, verdicts, plans, approvals, jobs, records, tensors, findings, verification)
 """The modules whose tools are served, in the order of the list."""
 INSTRUCTIONS = """\
 Plumbline judges LLM training against references that share no code with it, from files; it trains nothing.
