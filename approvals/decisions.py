@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
+from approvals.allowed_signers import Signer
 from approvals.errors import Refused
 from approvals.policy import Policy, Rule
 from approvals.signatures import verify
 from approvals.statement import REASONED, Decision, Request, Statement
 from approvals.tables import RequestRow
 from approvals.tiers import statement_tier
-from approvals.trust import Signer, TrustRoots
+from approvals.trust import TrustRoots
 
 CLOCK_SLACK_S = 300
 """How far in the future a statement may have been drafted: clocks of two machines."""

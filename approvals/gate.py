@@ -6,6 +6,7 @@ audit log (whose head reviewers sign), says the same.
 
 import hashlib
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from approvals import tables, witness
@@ -159,6 +160,42 @@ class Gate:
         if [entry.detail for entry in log if entry.event == event] != rows:
             what = "decisions" if event == DECIDED else "uses"
             raise Refused(f"the {what} of {ticket_id} are not those that the audit log holds", AGAIN)
+
+
+def refuse_used_up(held: Approved) -> None:
+    """Raise `Refused` when no use is left."""
+    if held.uses_left <= 0:
+        raise Refused(f"{held.row.id} was used up", AGAIN)
+
+
+def refuse_other_use(held: Approved, use: str, attempt: int) -> None:
+    """Raise `Refused` for a digest or an attempt that was not signed, or was used."""
+    if use not in held.request.allowed_uses:
+        raise Refused(
+            f"{held.row.id} does not allow {use[:80]}: what is to run is not what was approved",
+            "request what is to run now",
+        )
+    if not 1 <= attempt <= held.request.attempts:
+        raise Refused(
+            f"{held.row.id} allows attempts 1 to {held.request.attempts}, not {attempt}", "request a rerun"
+        )
+    if any((each.use_sha256, each.attempt) == (use, attempt) for each in held.uses):
+        raise Refused(
+            f"{held.row.id} was used already for attempt {attempt} of {use[:12]}…",
+            "use the next attempt, or request a rerun",
+        )
+
+
+def refuse_other_subjects(held: Approved, measured: Mapping[str, str]) -> None:
+    """Raise `Refused` when a digest measured now is not the one that was signed."""
+    for name, sha256 in measured.items():
+        approved = held.request.subjects.get(name)
+        if approved != sha256:
+            was = f"{approved[:12]}…" if approved else "not named"
+            raise Refused(
+                f"{name[:200]!r} is not what {held.row.id} approved: now {sha256[:12]}…, approved {was}",
+                "restore what was approved, or request again",
+            )
 
 
 def broken_rows(connection: sqlite3.Connection) -> list[str]:

@@ -16,7 +16,18 @@ from approvals import tables, witness
 from approvals.audit import AuditLog
 from approvals.decisions import Asked, counted, refuse_silence, statement_about
 from approvals.errors import Refused
-from approvals.gate import DECIDED, REQUESTED, USED, WITHDRAWN, Approved, Gate, ticket_prefix, uses_left
+from approvals.gate import (
+    DECIDED,
+    REQUESTED,
+    USED,
+    WITHDRAWN,
+    Gate,
+    refuse_other_subjects,
+    refuse_other_use,
+    refuse_used_up,
+    ticket_prefix,
+    uses_left,
+)
 from approvals.origin import EXAMPLE, Origin
 from approvals.policy import Policy, Rule
 from approvals.signatures import sign
@@ -199,7 +210,7 @@ class Approvals:
         """Hold everything against everything, now. Raises `Refused` naming what does not hold."""
         with read_transaction(self.connection):
             held = self._gate.hold(ticket_id, self._now())
-            self._refuse_used_up(held)
+            refuse_used_up(held)
             return self.ticket(ticket_id)
 
     def consume(
@@ -213,9 +224,9 @@ class Approvals:
         with write_transaction(self.connection):
             now = self._now()
             held = self._gate.hold(ticket_id, now)
-            _refuse_other_use(held, use, attempt)
-            _refuse_other_subjects(held, subjects or {})
-            self._refuse_used_up(held)
+            refuse_other_use(held, use, attempt)
+            refuse_other_subjects(held, subjects or {})
+            refuse_used_up(held)
             values = {"ticket": held.row.id, "use_sha256": use, "attempt": attempt, "used": now}
             tables.insert(self.connection, "uses", values)
             self._note(USED, held.row.id, {"use": use, "attempt": attempt})
@@ -343,10 +354,6 @@ class Approvals:
         enough = len({decision.signer for decision in decisions}) >= asked.rule.signers
         return TicketState.APPROVED if enough else TicketState.PENDING
 
-    def _refuse_used_up(self, held: Approved) -> None:
-        if held.uses_left <= 0:
-            raise Refused(f"{held.row.id} was used up", "request again, and have the new ticket signed")
-
     def _shown(self, row: RequestRow, now: int) -> Ticket:
         request = stored_request(row.request)
         decided = tuple(_decided(each, request) for each in tables.decision_rows(self.connection, row.id))
@@ -379,31 +386,3 @@ def _decided(row: tables.DecisionRow, request: Request) -> Decided:
         statement=row.statement,
         signature=row.signature,
     )
-
-
-def _refuse_other_use(held: Approved, use: str, attempt: int) -> None:
-    if use not in held.request.allowed_uses:
-        raise Refused(
-            f"{held.row.id} does not allow {use[:80]}: what is to run is not what was approved",
-            "request what is to run now",
-        )
-    if not 1 <= attempt <= held.request.attempts:
-        raise Refused(
-            f"{held.row.id} allows attempts 1 to {held.request.attempts}, not {attempt}", "request a rerun"
-        )
-    if any((each.use_sha256, each.attempt) == (use, attempt) for each in held.uses):
-        raise Refused(
-            f"{held.row.id} was used already for attempt {attempt} of {use[:12]}…",
-            "use the next attempt, or request a rerun",
-        )
-
-
-def _refuse_other_subjects(held: Approved, measured: Mapping[str, str]) -> None:
-    for name, sha256 in measured.items():
-        approved = held.request.subjects.get(name)
-        if approved != sha256:
-            was = f"{approved[:12]}…" if approved else "not named"
-            raise Refused(
-                f"{name[:200]!r} is not what {held.row.id} approved: now {sha256[:12]}…, approved {was}",
-                "restore what was approved, or request again",
-            )

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from approvals import ssh_keygen
+from approvals.allowed_signers import Signer
 from approvals.errors import Refused
-from approvals.trust import Signer, TrustRoots
+from approvals.trust import TrustRoots
 
 MAX_SIGNATURE = 16 * 1024
 

@@ -11,19 +11,16 @@
 import contextlib
 import fcntl
 import os
-import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-
 from approvals import ssh_keygen
+from approvals.allowed_signers import Signer, day, parsed_line, refuse_principal, written_line
 from approvals.errors import Refused
 from approvals.policy import Policy, shipped
 from approvals.ssh_keygen import PublicKey
-from approvals.statement import Principal
 
 TRUST_VARIABLE = "PLUMBLINE_TRUST"
 NAMESPACE = "plumbline-approval@v1"
@@ -32,29 +29,6 @@ EXAMPLE_SIGNER = "example"
 WORKSPACE_DATABASE = "plumbline.db"
 """The file by which a workspace is known."""
 MAX_BYTES = 2**20
-
-_PRINCIPAL: TypeAdapter[str] = TypeAdapter(Principal)
-_LINE = re.compile(
-    r'^(?P<principal>\S+) (?P<options>[a-z-]+="[^"]*"(?:,[a-z-]+="[^"]*")*) '
-    r"(?P<type>(?:ssh|ecdsa|sk)-[A-Za-z0-9@.-]+) (?P<blob>[A-Za-z0-9+/=]+)(?: (?P<comment>.*))?$"
-)
-_OPTION = re.compile(r'([a-z-]+)="([^"]*)"')
-_DAY = re.compile(r"^[0-9]{8}([0-9]{4,6})?Z$")
-_ELSEWHERE = "elsewhere"
-
-
-class Signer(BaseModel):
-    """One enrolled key; immutable."""
-
-    model_config = ConfigDict(frozen=True)
-
-    principal: str
-    key: PublicKey
-    valid_after: str = ""
-    valid_before: str = ""
-    revoked: bool = False
-    elsewhere: bool = False
-    """Whether the private key was not at hand at enrolment, so that nobody tested its passphrase."""
 
 
 class TrustRoots:
@@ -119,9 +93,11 @@ class TrustRoots:
         """Every enrolled key, in the file's order, revoked ones too. Raises `Refused` for a strange line."""
         self.check()
         revoked = {" ".join(line.split()[:2]) for line in _lines(self.revoked)}
-        return tuple(
-            self._signer(number, line, revoked) for number, line in enumerate(_lines(self.allowed_signers), 1)
+        signers = (
+            parsed_line(line, f"line {number} of {self.allowed_signers}", self.namespace)
+            for number, line in enumerate(_lines(self.allowed_signers), 1)
         )
+        return tuple(s.model_copy(update={"revoked": s.key.text in revoked}) for s in signers)
 
     def signers_of(self, principal: str) -> tuple[Signer, ...]:
         """The keys of a reviewer that are not revoked. Raises `Refused` when there is none."""
@@ -156,10 +132,8 @@ class TrustRoots:
         passphrase. ``elsewhere`` enrols a key whose private file is on another machine. ``valid_before`` is
         a UTC day, ``YYYYMMDD``.
         """
-        _refuse_principal(principal)
-        before = f"{valid_before}Z" if valid_before else ""
-        if before and not _DAY.match(before):
-            raise Refused(f"{valid_before!r} is no day", "give it as YYYYMMDD, for example 20271231")
+        refuse_principal(principal)
+        before = day(valid_before)
         with self._changing():
             path = public_key or self._made_key(principal)
             key = ssh_keygen.public_key(path)
@@ -169,7 +143,7 @@ class TrustRoots:
             if private and private.exists():
                 self._link(principal, private)
             signer = Signer(principal=principal, key=key, valid_before=before, elsewhere=elsewhere)
-            self._append(self.allowed_signers, self._line(signer))
+            self._append(self.allowed_signers, written_line(signer, self.namespace))
             self._append(self.revoked, "")
         return signer
 
@@ -186,33 +160,6 @@ class TrustRoots:
         return tuple(signer.model_copy(update={"revoked": True}) for signer in fitting)
 
     # --- the files --------------------------------------------------------------------------------------
-
-    def _signer(self, number: int, line: str, revoked: set[str]) -> Signer:
-        """One line of allowed_signers, of which we take the plain kind alone: one name, this namespace."""
-        where = f"line {number} of {self.allowed_signers}"
-        found = _LINE.match(line)
-        options = dict(_OPTION.findall(found["options"])) if found else {}
-        known = {"namespaces", "valid-after", "valid-before"}
-        if not found or not set(options) <= known or options.get("namespaces") != self.namespace:
-            raise Refused(
-                f'{where} is not of the form: NAME namespaces="{self.namespace}" TYPE KEY',
-                "correct the line, or remove it and enrol the key: plumbline key enrol NAME",
-            )
-        _refuse_principal(found["principal"])
-        key = ssh_keygen.parsed_key(found["type"], found["blob"], where)
-        return Signer(
-            principal=found["principal"],
-            key=key,
-            valid_after=options.get("valid-after", ""),
-            valid_before=options.get("valid-before", ""),
-            revoked=key.text in revoked,
-            elsewhere=found["comment"] == _ELSEWHERE,
-        )
-
-    def _line(self, signer: Signer) -> str:
-        before = f',valid-before="{signer.valid_before}"' if signer.valid_before else ""
-        comment = f" {_ELSEWHERE}" if signer.elsewhere else ""
-        return f'{signer.principal} namespaces="{self.namespace}"{before} {signer.key.text}{comment}'
 
     def _made_key(self, principal: str) -> Path:
         path = self.key_of(principal)
@@ -259,7 +206,10 @@ class TrustRoots:
         key = ssh_keygen.public_key(path.with_name(f"{EXAMPLE_SIGNER}.pub"))
         self._write(self.policy_file, shipped()["solo"].read_text(encoding="utf-8"))
         self._write(self.revoked, "")
-        self._write(self.allowed_signers, self._line(Signer(principal=EXAMPLE_SIGNER, key=key)) + "\n")
+        self._write(
+            self.allowed_signers,
+            written_line(Signer(principal=EXAMPLE_SIGNER, key=key), self.namespace) + "\n",
+        )
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -329,15 +279,6 @@ def default_folder() -> Path:
         return Path(named)
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".config") / "plumbline"
-
-
-def _refuse_principal(principal: str) -> None:
-    try:
-        _PRINCIPAL.validate_python(principal)
-    except ValidationError as error:
-        raise Refused(
-            f"{principal[:80]!r} cannot name a reviewer", "use letters, digits and . _ @ + - (64 at most)"
-        ) from error
 
 
 def _lines(path: Path) -> list[str]:

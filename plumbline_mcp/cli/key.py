@@ -8,7 +8,7 @@ import typer
 from plumbline_mcp.cli.options import FLAG, Json, paragraphs
 
 if TYPE_CHECKING:
-    from approvals.trust import Signer
+    from approvals.allowed_signers import Signer
 
 NAME = "key"
 
