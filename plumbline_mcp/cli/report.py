@@ -51,6 +51,7 @@ def report(
     """
     from plumbline_mcp.cli.screen import console, print_json, untrusted
     from plumbline_mcp.report import write_report
+    from plumbline_mcp.scan.separation import separation
     from plumbline_mcp.workspace import Workspace
 
     workspace = Workspace.open(home, create=False)
@@ -59,7 +60,8 @@ def report(
     chosen = [one.stored for one in counting]
     left_out = _left_out(workspace, [*chosen, *(each for many in earlier.values() for each in many)])
     folder = output or workspace.home / "reports" / "latest"
-    written = write_report(chosen, folder, left_out=left_out, earlier=earlier)
+    trust = separation(workspace)
+    written = write_report(chosen, folder, left_out=left_out, earlier=earlier, trust=trust)
     if json_output:
         print_json(written)
     else:

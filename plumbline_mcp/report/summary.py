@@ -75,6 +75,8 @@ class Report:
     not_run: tuple[str, ...]
     planted: str
     left_out: str
+    trust: str = ""
+    """What approvals are worth in this workspace."""
 
     @property
     def superseded(self) -> str:
@@ -105,12 +107,13 @@ def summarize(
     planted: str = "",
     left_out: str = "",
     earlier: Mapping[str, Sequence[StoredVerdict]] = MappingProxyType({}),
+    trust: str = "",
 ) -> Report:
     """Work out a report: the worst outcome first, then in the order of the training lifecycle.
 
     ``planted`` says which fault was planted on purpose, ``left_out`` which verdicts are not in the report.
     ``earlier`` are, by the id of a verdict, the ones on its subject that it took the place of.
-    Raises `UsageError` for no verdict.
+    ``trust`` says what approvals are worth where these verdicts are kept. Raises `UsageError` for no verdict.
     """
     if not stored:
         raise UsageError("a report needs at least one verdict", "plumbline check --help")
@@ -131,6 +134,7 @@ def summarize(
         not_run=tuple(name for name in order if name not in {verdict.check for verdict in verdicts}),
         planted=planted,
         left_out=left_out,
+        trust=trust,
     )
 
 

@@ -26,11 +26,12 @@ def write_report(
     planted: str = "",
     left_out: str = "",
     earlier: Mapping[str, Sequence[StoredVerdict]] = MappingProxyType({}),
+    trust: str = "",
 ) -> ReportFiles:
     """Write ``report.html`` and ``report.md`` into ``folder`` (made when missing).
 
-    ``planted``, ``left_out`` and ``earlier`` are as for `summarize`. The same verdicts give the same bytes.
-    Raises `PlumblineError` when nothing can be written there.
+    ``planted``, ``left_out``, ``earlier`` and ``trust`` are as for `summarize`. The same verdicts give the
+    same bytes. Raises `PlumblineError` when nothing can be written there.
     """
     from plumbline_mcp.report.pages import (
         render_html,
@@ -38,7 +39,7 @@ def write_report(
     )  # jinja2 and matplotlib load only here
     from plumbline_mcp.report.summary import summarize
 
-    report = summarize(stored, planted, left_out, earlier)
+    report = summarize(stored, planted, left_out, earlier, trust)
     folder = folder.expanduser().absolute()
     files = ReportFiles(html=folder / "report.html", markdown=folder / "report.md")
     pages = {files.html: render_html(report), files.markdown: render_markdown(report)}

@@ -10,6 +10,7 @@ from plumbline_mcp.scan.example_workload import WORKLOAD_ROWS
 from plumbline_mcp.scan.fault_entries import Corpus, FaultEntry, load_corpus
 from plumbline_mcp.scan.fault_scoring import EntryResult, score
 from plumbline_mcp.scan.scanning import DryRun, Scan, Scanned
+from plumbline_mcp.scan.separation import separation
 from plumbline_mcp.scan.steps import StepProgress
 from plumbline_mcp.scan.target import load_target, prepared_python
 from plumbline_mcp.temporaries import sweep_temporaries
@@ -88,7 +89,8 @@ def reported(workspace: Workspace, scanned: Scanned, planted: str = "") -> Onboa
     for folder in reports.glob("onboard-*"):
         sweep_temporaries(folder)
     stored = [workspace.verdict(verdict.id) for verdict in scanned.verdicts]
-    files = write_report(stored, reports / f"onboard-{scanned.verdicts[-1].id}", planted=planted)
+    folder = reports / f"onboard-{scanned.verdicts[-1].id}"
+    files = write_report(stored, folder, planted=planted, trust=separation(workspace))
     return result.model_copy(update={"report": files.html, "markdown": files.markdown})
 
 

@@ -12,8 +12,10 @@ from checks.check import Check
 from checks.errors import CheckError
 from checks.records.runs import Exit, RunFolder
 from checks.verdict import Outcome
+from plumbline_mcp.scan.separation import separation
 from plumbline_mcp.scan.steps import DRY_RUN, STEPS
 from plumbline_mcp.server.located import sealed_run
+from plumbline_mcp.server.roles import caller
 from plumbline_mcp.server.toolset import Toolset
 from plumbline_mcp.server.views import View, line
 
@@ -27,8 +29,6 @@ _RECENT = 200
 _WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_EVALUATED, Outcome.PASS)
 _TRUST = (
     "No tool starts a job: the person runs `plumbline onboard TARGET.toml`, or `plumbline run PROCEDURE`. "
-    "Approvals do not exist in this version: every verdict says approval none. Over standard input and "
-    "output the agent is the same user as this server and could change its files: records are advisory."
 )
 
 
@@ -94,7 +94,7 @@ def _status(toolset: Toolset) -> Status:
         )
         for name in known
     )
-    dry_run = _dry_run(toolset)
+    dry_run, who = _dry_run(toolset), caller()
     return Status(
         dry_run=dry_run,
         workspace=str(workspace.home),
@@ -103,7 +103,7 @@ def _status(toolset: Toolset) -> Status:
         runs=workspace.run_count(),
         running=tuple(toolset.running.names()),
         next=_refused(dry_run) or _next(standing, known, toolset.shown),
-        trust=_TRUST,
+        trust=f"You are {who.name} (role {who.role}). {_TRUST}Trust: {separation(workspace)}.",
     )
 
 

@@ -118,6 +118,18 @@ async def test_a_verifier_learns_no_other_tool_from_a_misspelled_one(served: Ser
     assert "verdict_list" not in answer.content[0].text
 
 
+@pytest.mark.parametrize("mode", ERAS)
+async def test_the_status_says_who_one_is_and_that_approvals_are_advisory_here(
+    served: Served, mode: str
+) -> None:
+    for role in ("agent", "read-only"):
+        async with client(served, served.tokens[role], mode) as connected:
+            answer = await connected.call_tool("scan_status", {})
+        said = (answer.structured_content or {})["trust"]
+        assert said.startswith(f"You are the-{role} (role {role}). ")
+        assert said.count("advisory") == 1
+
+
 def initialize(served: Served, token: str, session: str = "", method: str = "initialize") -> httpx2.Response:
     client_info = {"name": "t", "version": "1"}
     asked = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client_info}
