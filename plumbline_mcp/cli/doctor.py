@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(json_output: Json = False, home: Home = None) -> int:
-    """Check the installation (own environment, pins, launcher, container runtimes) and the workspace.
+    """Check the installation (own environment, pins, launcher, container runtimes), keys and workspace.
 
     Exit codes: 0 all good (warnings included), 2 something is bad, 3 usage error or crash.
 
@@ -50,7 +50,7 @@ def doctor(json_output: Json = False, home: Home = None) -> int:
     """
     from plumbline_mcp.cli.screen import print_json
 
-    findings = [*_installation(), *_runtimes(), *_workspace(home)]
+    findings = [*_installation(), *_runtimes(), *_reviewers(), *_workspace(home)]
     if json_output:
         print_json({"ok": _ok(findings), "findings": [asdict(finding) for finding in findings]})
     else:
@@ -184,6 +184,33 @@ def _runtimes() -> Iterable[Finding]:
             yield Finding(runtime.name, "ok", f"answers {runtime.version}".strip() + "; no image was tried")
         else:
             yield Finding(runtime.name, "unavailable", f"starts no image here: {runtime.why}")
+
+
+# --- who may sign ----------------------------------------------------------------------------------------
+
+
+def _reviewers() -> Iterable[Finding]:
+    from approvals import ssh_keygen
+    from approvals.errors import Refused
+    from approvals.trust import TrustRoots
+
+    trust = TrustRoots()
+    try:
+        yield Finding("ssh-keygen", "ok", ssh_keygen.program())
+    except Refused as refused:
+        yield Finding("ssh-keygen", "unavailable", refused.message, refused.next_step)
+        return
+    if not trust.folder.exists():
+        enrol = "plumbline key enrol NAME, then plumbline policy use solo (or team)"
+        yield Finding("reviewers", "unavailable", f"nobody is enrolled in {trust.folder}", enrol)
+        return
+    try:
+        names = sorted({signer.principal for signer in trust.enrolled() if not signer.revoked})
+        policy = trust.policy()
+    except Refused as refused:
+        yield Finding("reviewers", "bad", refused.message, refused.next_step)
+        return
+    yield Finding("reviewers", "ok", f"{', '.join(names) or 'nobody'}, policy {policy.name}, {trust.folder}")
 
 
 # --- the workspace ---------------------------------------------------------------------------------------

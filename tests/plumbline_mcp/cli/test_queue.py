@@ -248,6 +248,22 @@ def test_a_key_is_made_on_the_terminal(tmp_path: Path) -> None:
     assert oct(trust.key_of("ada").stat().st_mode)[-3:] == "600"
 
 
+def reviewers_of_doctor(folder: Path) -> dict[str, str]:
+    said = json.loads(trusted(folder, "doctor", "--json").stdout)
+    (found,) = [finding for finding in said["findings"] if finding["name"] == "reviewers"]
+    return dict(found)
+
+
+def test_the_doctor_looks_at_the_trust_roots(tmp_path: Path, ada: Reviewer) -> None:
+    assert reviewers_of_doctor(tmp_path)["state"] == "unavailable"
+    trusting(tmp_path / "trust", "team", ada)
+    found = reviewers_of_doctor(tmp_path)
+    assert (found["state"], found["found"].startswith("ada, policy team, ")) == ("ok", True)
+    (tmp_path / "trust" / "allowed_signers").chmod(0o666)
+    found = reviewers_of_doctor(tmp_path)
+    assert (found["state"], "others can write" in found["found"]) == ("bad", True)
+
+
 def test_a_policy_is_chosen_and_shown(tmp_path: Path) -> None:
     assert "plumbline key enrol" in trusted(tmp_path, "policy", "show").stderr
     used = json.loads(trusted(tmp_path, "policy", "use", "team", "--json").stdout)
