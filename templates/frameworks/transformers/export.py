@@ -1,22 +1,23 @@
-"""Export of a release through transformers: load it as published, save it, nothing in between."""
+"""What a user of the Trainer is left with: the release loaded as for training, and saved by the Trainer.
 
-import torch
-import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+Nothing is trained in between. Trainer.save_model writes model, configuration, generation settings and
+tokenizer; the Trainer also turns ``use_cache`` off in the configuration and leaves its own arguments beside.
+"""
+
+from plumbline_binding.encoding import tokenizer_argument
+from plumbline_binding.model import load_model
+from plumbline_binding.recipe import parse
+from transformers import AutoTokenizer, Trainer
 
 
 def export(job: dict, output: str, progress: object) -> "list[str]":
-    """Load the release's model and tokenizer and save both into ``output``."""
-    release = job["inputs"]["model"]
-    config = AutoConfig.from_pretrained(release)
-    architecture = (config.architectures or [""])[0]
-    loader = getattr(transformers, architecture, AutoModelForCausalLM)
-    progress(0, 3, "loading the release")
-    with torch.no_grad():
-        model = loader.from_pretrained(release, dtype="auto")
-    progress(1, 3, "saving the model")
-    model.save_pretrained(output)
-    progress(2, 3, "saving the tokenizer")
-    AutoTokenizer.from_pretrained(release).save_pretrained(output)
-    progress(3, 3, "saved")
+    """Load the release's model and tokenizer and let the Trainer save both into ``output``."""
+    job = {**job, "settings": {"dtype": "auto", **job["settings"]}}
+    progress(0, 2, "loading the release")
+    model = load_model(job)
+    tokenizer = AutoTokenizer.from_pretrained(job["inputs"]["model"])
+    trainer = Trainer(model=model, args=parse(job), **tokenizer_argument(Trainer, tokenizer))
+    progress(1, 2, "saving model and tokenizer")
+    trainer.save_model(output)
+    progress(2, 2, "saved")
     return []
