@@ -9,6 +9,7 @@ from plumbline_mcp.findings.questions import RebuiltProblem, Submission
 
 Level = Literal["fail", "inconclusive"]
 _MAX_PROBLEMS = 1000
+_MAX_VALUES = 1000
 _MAX_TEXT = 1000
 
 
@@ -49,7 +50,7 @@ class Answer:
 
     def measured(self, part: str, name: str, value: float) -> None:
         """Take in a value under the name that a question asks for; what is not finite has none."""
-        if math.isfinite(value):
+        if math.isfinite(value) and len(self.values) < _MAX_VALUES:
             self.values[f"{part}: {name}"[:300]] = float(value)
 
     def submission(self, judged: str) -> Submission:

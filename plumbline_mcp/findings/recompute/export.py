@@ -194,7 +194,7 @@ def _documented(release: Weights, name: str, entry: dict[str, Any]) -> _Wanted:
             renamed = name[: len(name) - len(suffix)] + other
             break
     turned = any(renamed == each or renamed.endswith(f".{each}") for each in entry.get("transposed", []))
-    shape = release.numbers(name).shape
+    shape = release.decoded_shape(name)
     shape = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
     return _Wanted(renamed, TORCH[entry["exported_as"]], shape, coded=name, transposed=turned)
 

@@ -182,12 +182,30 @@ def decay_of(run: Run, recipe: Recipe, name: str, groups: list[Line]) -> float:
     return held if len(allowed) > 1 and held in allowed and held is not None else allowed[0]
 
 
+def rates_of(run: Run, recipe: Recipe) -> dict[int, float]:
+    """The learning rate of each step.
+
+    Where a gradient scaler leaves steps out, a schedule goes on or stands still; a recipe does not say which,
+    so whichever the recorded rates follow is taken for the whole run.
+    """
+    total = recipe.total(max(run.steps, default=0))
+    skipped = frozenset.intersection(*(rank.skipped for rank in run.ranks)) if run.ranks else frozenset()
+    before = {step: sum(each < step for each in skipped) for step in run.steps}
+    ways = [{step: recipe.rate(step - behind * n, total) for step, n in before.items()} for behind in (0, 1)]
+    if not skipped:
+        return ways[0]
+    told = [(step, number(group.get("lr"))) for step in run.steps for _, line in run.lines(step)
+            for group in line["groups"]]  # fmt: skip
+    off = [sum(abs(rate - way[step]) for step, rate in told if rate is not None) for way in ways]
+    return ways[1] if off[1] < off[0] else ways[0]
+
+
 def schedule_flaws(run: Run, recipe: Recipe) -> Iterator[Flaw]:
     """Every group of every step has the schedule's learning rate."""
-    total, peak = recipe.total(max(run.steps, default=0)), recipe.number("learning_rate")
+    wanted_rates, peak = rates_of(run, recipe), recipe.number("learning_rate")
     rates = 0
     for step in run.steps:
-        wanted = recipe.rate(step, total)
+        wanted = wanted_rates[step]
         for rank, line in run.lines(step):
             for group in line["groups"]:
                 rates += 1

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from plumbline_mcp.findings.recompute.decoding import DTYPES, TORCH, Floats
 from plumbline_mcp.findings.recompute.model_record import Entry
 from plumbline_mcp.findings.recompute.names_map import Made, NamesMap
@@ -102,9 +104,19 @@ def _wanted(
 
     rounds = any(name in coded and weights.coded[name].kind == "fp8" for name in made.tensors)
     readings = (reading(True), reading(False)) if rounds else (reading(False),)
-    shape = weights.shape(raw) if raw is not None else readings[0]().shape
+    shape = weights.shape(raw) if raw is not None else _shape(weights, made, coded)
     dtypes = _dtypes(weights, names, made, raw, coded, named, stated)
     return Wanted(made.name, made, shape, dtypes, raw, readings)
+
+
+def _shape(weights: Weights, made: Made, coded: set[str]) -> tuple[int, ...]:
+    """The shape that the arranged tensors have, from stand-ins of one byte an element."""
+
+    def blank(name: str) -> Floats:
+        shape = weights.decoded_shape(name) if name in coded else weights.shape(name)
+        return np.zeros(shape, np.bool_)
+
+    return made.build(blank, weights.config).shape
 
 
 def _dtypes(

@@ -10,7 +10,7 @@ from plumbline_mcp.findings.recompute.answer import Answer, Flaw, unknown
 from plumbline_mcp.findings.recompute.certain import SLACK, running_error
 from plumbline_mcp.findings.recompute.decoding import DTYPES, Floats, round_to, spacing
 from plumbline_mcp.findings.recompute.gradients import replica_flaws
-from plumbline_mcp.findings.recompute.held import decay_of
+from plumbline_mcp.findings.recompute.held import decay_of, rates_of
 from plumbline_mcp.findings.recompute.intervals import SUMMATION
 from plumbline_mcp.findings.recompute.reading import Cannot
 from plumbline_mcp.findings.recompute.recipe import Recipe
@@ -57,6 +57,7 @@ class _Step:
     result: Result
     point: Result
     rounding: Floats | None
+    compensated: np.ndarray
 
     @property
     def wrong(self) -> np.ndarray:
@@ -168,7 +169,7 @@ def _one(run: Run, recipe: Recipe, step: int, name: str, holders: Holders) -> _S
         raise Cannot("it or its gradient is not finite")
     start = Start(
         before, gradient, _state(run, step, name, full, together), _number(full, name),
-        recipe.rate(step, recipe.total(max(run.steps, default=0))),
+        rates_of(run, recipe)[step],
         decay_of(run, recipe, name, dict(run.lines(step)).get(rank, {"groups": []})["groups"]),
         full.file.dtype(f"before.{name}"),
     )  # fmt: skip
@@ -176,8 +177,33 @@ def _one(run: Run, recipe: Recipe, step: int, name: str, holders: Holders) -> _S
     exact = point.base - point.move.middle
     low, high = _bounds(recipe, start, result, exact)
     where: dict[str, int | str] = {"step": step, "rank": rank, "tensor": name}
+    held = np.zeros(after.shape, bool)
+    if recipe.flag("kahan"):
+        held = _compensated(full, name, start, (after, exact), result)
     rounding = running_error(recipe, start)
-    return _Step(name, where, start.dtype, before, after, low, high, exact, result, point, rounding)
+    return _Step(name, where, start.dtype, before, after, low, high, exact, result, point, rounding, held)
+
+
+def _compensated(
+    full: Full, name: str, start: Start, step: tuple[Floats, Floats], result: Result
+) -> np.ndarray:
+    """bool: elements of whose update a state that the optimizer does not define keeps the rest (Kahan 1965).
+
+    ``step``: the value after it, recorded and unrounded. The rest may be kept with either sign.
+    """
+    after, exact = step
+    held = np.zeros(after.shape, bool)
+    for key in full.state("after", name):
+        tensors = [f"state.{when}.{name}.{key}" for when in ("after", "before")]
+        if key in result.state or full.file.shape(tensors[0]) != after.shape:
+            continue
+        kept = full.array(tensors[0])
+        was = full.array(tensors[1]) if full.has(tensors[1]) else np.zeros_like(kept)
+        unit = max(DTYPES[full.file.dtype(tensors[0])].unit, DTYPES[start.dtype].unit)
+        room = result.move.radius + 4 * unit * (np.abs(result.move.middle) + np.abs(kept) + np.abs(was))
+        for change in (kept - was, was - kept):
+            held |= np.abs(after + change - exact) <= room
+    return held
 
 
 def _array(run: Run, step: int, name: str, full: Full, tensor: str, together: bool) -> Floats:
@@ -244,7 +270,7 @@ def _elements(recipe: Recipe, one: _Step, seen: _Seen) -> Iterator[Flaw]:
     half = round_to(one.point.base - move / 2, one.dtype)
     seen.visible += int(np.count_nonzero((move != 0) & ((half < one.low) | (half > one.high))))
     wrong = one.wrong
-    if not (recipe.flag("stochastic_rounding") or recipe.flag("kahan")):
+    if not recipe.flag("stochastic_rounding"):
         _count_stuck(one, wrong, seen)
     if wrong.any():
         yield _differs_from(one, wrong)
@@ -256,7 +282,7 @@ def _count_stuck(one: _Step, wrong: np.ndarray, seen: _Seen) -> None:
     """Weights that float32 would certainly move, and those of them that stayed."""
     radius = one.result.move.radius if one.rounding is None else SLACK * one.rounding
     far, edge = np.abs(one.exact - one.before), 2 * spacing(one.before, "F32")
-    sure, still = far - radius > edge, (one.after == one.before) & ~wrong
+    sure, still = far - radius > edge, (one.after == one.before) & ~wrong & ~one.compensated
     count, stuck = int(sure.sum()), int((sure & still).sum())
     seen.would_move += count
     seen.stuck += stuck
@@ -348,7 +374,7 @@ def _over_all(answer: Answer, run: Run, recipe: Recipe, seen: _Seen) -> Iterator
     failed = any(flaw.part == "update" and flaw.level == "fail" for flaw in answer.flaws)
     if seen.judged and not failed and not (seen.moving and seen.visible):
         yield unknown("update", "blind", "no recorded step would show half an update in its dtype")
-    if recipe.optimizer == "muon" or recipe.flag("stochastic_rounding") or recipe.flag("kahan"):
+    if recipe.optimizer == "muon" or recipe.flag("stochastic_rounding"):
         return
     share = seen.stuck / seen.would_move if seen.would_move else 0.0
     name = "weights that float32 arithmetic would move and that did not move"

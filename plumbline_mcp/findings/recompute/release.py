@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from plumbline_mcp.findings.recompute.decoding import DTYPES, FOUR_BITS, TORCH, Floats
-from plumbline_mcp.findings.recompute.reading import Cannot, TensorFile, place_in, read_json
+from plumbline_mcp.findings.recompute.reading import MAX_ELEMENTS, Cannot, TensorFile, place_in, read_json
 
 INDEX = "model.safetensors.index.json"
 _GROUP = 32
@@ -125,13 +125,20 @@ class Weights:
             return self.plain(name)
         if one.kind == "fp8":
             return self._block_fp8(name, one, single=single)
+        if math.prod(self.decoded_shape(name)) > MAX_ELEMENTS:
+            raise Cannot(f"{name[:200]} has more than {MAX_ELEMENTS:,} elements")
         packed = np.frombuffer(self.raw(name), np.uint8)
         values = FOUR_BITS[np.stack([packed & 15, packed >> 4], axis=-1)].reshape(-1, _GROUP)
         codes = np.frombuffer(self.raw(one.scale), np.uint8).astype(np.float64)
         scales = np.where(codes == 255, np.nan, np.exp2(codes - 127))
-        *lead, last = self.shape(name)
-        shape = (*lead[:-1], lead[-1] * _GROUP) if one.kind == "mxfp4" else (*lead, last * 2)
-        return np.asarray((values * scales[:, None]).reshape(shape))
+        return np.asarray((values * scales[:, None]).reshape(self.decoded_shape(name)))
+
+    def decoded_shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor once it is decoded."""
+        one, shape = self.coded.get(name), self.shape(name)
+        if one is None or one.kind == "fp8":
+            return shape
+        return (*shape[:-2], shape[-2] * _GROUP) if one.kind == "mxfp4" else (*shape[:-1], shape[-1] * 2)
 
     def _block_fp8(self, name: str, one: Coded, *, single: bool) -> Floats:
         codes, scales = self.plain(name), self.plain(one.scale)

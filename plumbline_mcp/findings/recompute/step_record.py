@@ -88,7 +88,10 @@ class Full:
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank: ``lines`` a merged line a step, ``logged`` numbers by step, ``models`` by moment and name."""
+    """One rank: ``lines`` a merged line a step, ``logged`` numbers by step, ``models`` by moment and name.
+
+    ``skipped``: steps that a gradient scaler left out, because a gradient was not finite.
+    """
 
     number: int
     lines: dict[int, Line] = field(repr=False)
@@ -96,6 +99,7 @@ class Rank:
     full: dict[int, Full] = field(repr=False)
     models: dict[str, dict[str, Line]] = field(repr=False)
     failed: bool = False
+    skipped: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,8 @@ class Run:
 
     @cached_property
     def full_steps(self) -> list[int]:
-        """Steps that every rank recorded in full."""
-        found = [set(rank.full) for rank in self.ranks]
+        """Steps that every rank recorded in full and made."""
+        found = [set(rank.full) - rank.skipped for rank in self.ranks]
         return sorted(set.intersection(*found)) if found else []
 
     def lines(self, step: int) -> list[tuple[int, Line]]:
@@ -219,11 +223,14 @@ def _rank(record: Record, rank: int, folder: str) -> Rank:
             raise Cannot(f"{folder}/steps.jsonl holds a line without a step")
         lines[step] = _together(lines[step], line) if step in lines else _checked(folder, line)
     logged: dict[int, dict[str, float]] = {}
+    left_out = set[int]()
     for event in record.lines(f"{folder}/events.jsonl"):
         values, step = event.get("values"), event.get("step")
         if event.get("event") == "logged" and type(step) is int and isinstance(values, dict):
             told = {key: found for key, value in values.items() if (found := number(value)) is not None}
             logged.setdefault(step, {}).update(told)
+        if event.get("event") == "skipped" and type(step) is int and step not in lines:
+            left_out.add(step)
     models: dict[str, dict[str, Line]] = {}
     for line in record.lines(f"{folder}/model.jsonl"):
         if line.get("kind", "parameter") == "parameter":
@@ -233,7 +240,8 @@ def _rank(record: Record, rank: int, folder: str) -> Rank:
         digits = name.rpartition("/step-")[2].removesuffix(".safetensors")
         if name.endswith(".safetensors") and digits.isdecimal():
             full[int(digits)] = _full(record, name, rank, lines.get(int(digits)))
-    return Rank(rank, dict(sorted(lines.items())), logged, full, models, record.recorder_failed(rank))
+    failed = record.recorder_failed(rank)
+    return Rank(rank, dict(sorted(lines.items())), logged, full, models, failed, frozenset(left_out))
 
 
 def _checked(folder: str, line: Line) -> Line:
