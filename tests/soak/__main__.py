@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="plumbline-soak-"))
     inputs, programs, skipped = Inputs(folder / "inputs"), {}, {}
-    for name in asked.program or NAMES:
+    for name in (asked.program or NAMES) if asked.points or asked.disks else ():
         try:
             programs[name] = rehearse(inputs.program(name), folder / "rehearsal" / name)
         except Skipped as reason:
