@@ -5,6 +5,7 @@ Two installs that say the same version judge alike. A tree that equals no frozen
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -39,21 +40,40 @@ class SystemVersion(Frozen):
 def system_version() -> SystemVersion:
     """The version of the running program, computed once per process."""
     release, pins, files = metadata.version(DISTRIBUTION), _pins(), _files()
-    body = json.dumps({"release": release, "pins": pins, "files": files}, sort_keys=True)
-    digest = hashlib.sha256(body.encode()).hexdigest()
+    digest = digest_of(release, pins, files)
     return SystemVersion(
         release=release, digest=digest, frozen=_frozen_digest() == digest, pins=pins, files=files
     )
 
 
-def freeze() -> Path:
-    """Write the digest list of this tree; from then on it is a frozen version until a file changes."""
-    content = system_version().model_copy(update={"frozen": True}).model_dump_json(indent=1)
+def digest_of(release: str, pins: Mapping[str, str], files: Mapping[str, str]) -> str:
+    """SHA-256 (hex) over release number, reference libraries and every shipped file."""
+    body = json.dumps({"release": release, "pins": dict(pins), "files": dict(files)}, sort_keys=True)
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+def freeze(approvals: Sequence[Mapping[str, str]], rules: Mapping[str, str]) -> Path:
+    """Write the digest list of this tree; from then on it is a frozen version until a file changes.
+
+    ``approvals`` are the signed statements about it, ``rules`` its bounds: both are read by people and by
+    `plumbline_mcp.scan.versions` alone. Raises `OSError`.
+    """
+    plain = system_version().model_copy(update={"frozen": True}).model_dump(mode="json")
+    content = {**plain, "rules": dict(rules), "approvals": [dict(one) for one in approvals]}
     temporary = FROZEN.with_suffix(".tmp")
-    temporary.write_text(content + "\n")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
     temporary.replace(FROZEN)
     system_version.cache_clear()
     return FROZEN
+
+
+def frozen_approvals() -> list[dict[str, str]]:
+    """The signed statements in the digest list that lies beside the program; empty without one."""
+    try:
+        found = json.loads(FROZEN.read_text())["approvals"]
+        return [{str(name): str(value) for name, value in one.items()} for one in found]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
 
 
 def _pins() -> dict[str, str]:
@@ -72,7 +92,7 @@ def _files() -> dict[str, str]:
     return {
         path.relative_to(ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(paths)
-        if path.is_file() and path.suffix not in _SKIPPED_SUFFIXES and path != FROZEN
+        if path.is_file() and path.suffix not in _SKIPPED_SUFFIXES and path.with_suffix(".json") != FROZEN
     }
 
 

@@ -32,18 +32,23 @@ class Reevaluation(Frozen):
     change: Change
     outcome_before: Outcome
     outcome_after: Outcome | None = None
+    version_before: str = ""
+    version_after: str = ""
     why: tuple[str, ...] = ()
 
 
 async def reevaluate(
-    workspace: Workspace, ids: Iterable[str] = (), progress: Progress = silent
+    workspace: Workspace, ids: Iterable[str] = (), progress: Progress = silent, version: str = ""
 ) -> list[Reevaluation]:
     """Judge the given verdicts again, all when none is named; the old ones stay as they are.
+
+    ``version`` takes those alone that this system version gave.
 
     They are judged in the order in which they were made: the newest verdict is still on the newest records.
     Records that changed since are not judged: another answer would say nothing about the rules.
     """
     chosen = [workspace.verdict(name) for name in ids] or list(_all(workspace))[::-1]
+    chosen = [stored for stored in chosen if version in ("", stored.verdict.system_version)]
     chosen.sort(key=lambda stored: stored.created)
     results = []
     for number, stored in enumerate(chosen):
@@ -77,12 +82,21 @@ async def _again(workspace: Workspace, stored: StoredVerdict) -> Reevaluation:
         change=Change.CHANGED if why else Change.SAME,
         outcome_before=old.outcome,
         outcome_after=new.outcome,
+        version_before=old.system_version,
+        version_after=new.system_version,
         why=why,
     )
 
 
 def _result(old: Verdict, change: Change, why: str) -> Reevaluation:
-    return Reevaluation(before=old.id, check=old.check, change=change, outcome_before=old.outcome, why=(why,))
+    return Reevaluation(
+        before=old.id,
+        check=old.check,
+        change=change,
+        outcome_before=old.outcome,
+        version_before=old.system_version,
+        why=(why,),
+    )
 
 
 def evidence_lost(old: Verdict) -> tuple[Change, str] | None:

@@ -30,7 +30,7 @@ def test_an_unfrozen_tree_says_dev(tree: Path) -> None:
 
 
 def test_a_frozen_tree_says_so_until_a_file_changes(tree: Path) -> None:
-    version.freeze()
+    version.freeze([], {})
     frozen = fresh()
     assert frozen.frozen
     assert not str(frozen).endswith("+dev")
