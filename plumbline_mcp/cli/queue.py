@@ -3,6 +3,8 @@
 import importlib.util
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -75,7 +77,8 @@ def queue(context: typer.Context, home: Home = None) -> None:
     if context.invoked_subcommand is not None:
         return
     if sys.stdin.isatty() and sys.stdout.isatty() and _has_screen():
-        importlib.import_module("approvals.screen").run(_approvals(home))
+        with _approvals(home) as approvals:
+            importlib.import_module("approvals.screen").run(approvals)
     else:
         list_(home=home)
 
@@ -96,7 +99,8 @@ def list_(
     from plumbline_mcp.cli.screen import console, print_json
     from plumbline_mcp.cli.ticket_view import plain, ticket_table
 
-    tickets = _approvals(home).tickets(state.value if state else None, limit, after)
+    with _approvals(home) as approvals:
+        tickets = approvals.tickets(state.value if state else None, limit, after)
     if json_output:
         print_json([plain(ticket) for ticket in tickets])
     elif tickets:
@@ -110,7 +114,8 @@ def show(identifier: _Id, json_output: Json = False, home: Home = None) -> None:
 
     Example: plumbline queue show A-5ba3ad3b8e-1
     """
-    _show(_approvals(home).ticket(identifier), json_output)
+    with _approvals(home) as approvals:
+        _show(approvals.ticket(identifier), json_output)
 
 
 def approve(
@@ -130,7 +135,8 @@ def approve(
 
     Example: plumbline queue approve A-5ba3ad3b8e-1 --as ada
     """
-    _decide(home, identifier, "approve", as_, reason, key, statement_to, json_output)
+    with _approvals(home) as approvals:
+        _decide(approvals, identifier, "approve", as_, reason, key, statement_to, json_output)
 
 
 def reject(
@@ -147,7 +153,8 @@ def reject(
 
     Example: plumbline queue reject A-5ba3ad3b8e-1 --reason "8 nodes are enough" --as ada
     """
-    _decide(home, identifier, "reject", as_, reason, key, statement_to, json_output)
+    with _approvals(home) as approvals:
+        _decide(approvals, identifier, "reject", as_, reason, key, statement_to, json_output)
 
 
 def record(
@@ -164,7 +171,8 @@ def record(
     from plumbline_mcp.cli.ticket_view import small_text
 
     signed = Statement.parse(small_text(statement).rstrip("\n"))
-    _show(_approvals(home).record(signed.ticket, signed, small_text(signature)), json_output)
+    with _approvals(home) as approvals:
+        _show(approvals.record(signed.ticket, signed, small_text(signature)), json_output)
 
 
 def wait(
@@ -179,9 +187,10 @@ def wait(
 
     Example: plumbline queue wait A-5ba3ad3b8e-1 --timeout 600
     """
-    approvals, end = _approvals(home), time.monotonic() + timeout
-    while (ticket := approvals.ticket(identifier)).state.value == "pending" and time.monotonic() < end:
-        time.sleep(min(_POLL_S, max(end - time.monotonic(), 0)))
+    end = time.monotonic() + timeout
+    with _approvals(home) as approvals:
+        while (ticket := approvals.ticket(identifier)).state.value == "pending" and time.monotonic() < end:
+            time.sleep(min(_POLL_S, max(end - time.monotonic(), 0)))
     _show(ticket, json_output, brief=True)
     if ticket.state.value in ("approved", "used"):
         return ExitCode.PASS
@@ -189,7 +198,7 @@ def wait(
 
 
 def _decide(
-    home: Path | None,
+    approvals: "Approvals",
     identifier: str,
     decision: str,
     signer: str,
@@ -198,7 +207,6 @@ def _decide(
     statement_to: Path | None,
     json_output: bool,
 ) -> None:
-    approvals = _approvals(home)
     named, signer = bool(signer), signer or approvals.trust.local_signer()
     if statement_to:
         _write_statement(approvals, identifier, decision, signer, reason, statement_to, json_output)
@@ -263,8 +271,13 @@ def _has_screen() -> bool:
     return all(importlib.util.find_spec(name) for name in ("textual", "approvals.screen"))
 
 
-def _approvals(home: Path | None) -> "Approvals":
+@contextmanager
+def _approvals(home: Path | None) -> Iterator["Approvals"]:
     """The approvals of the workspace that is there: to look is no reason to make one."""
     from plumbline_mcp.workspace import Workspace
+    from plumbline_mcp.workspace.database import explained
+    from plumbline_mcp.workspace.location import DATABASE
 
-    return Workspace.open(home, create=False).approvals
+    workspace = Workspace.open(home, create=False)
+    with explained(workspace.home / DATABASE):
+        yield workspace.approvals

@@ -145,6 +145,15 @@ def test_a_file_that_is_no_statement_is_refused(desk: Desk, tmp_path: Path, text
     assert "Traceback" not in ended.stderr
 
 
+def test_a_database_that_cannot_be_used_is_a_sentence(desk: Desk) -> None:
+    ticket = desk.ask()
+    writer = desk.workspace.approvals.connection
+    writer.execute("drop table uses")
+    shown = desk.run("queue", "show", ticket)
+    assert shown.returncode == 3
+    assert "cannot be used: no such table: uses" in " ".join(shown.stderr.split())
+
+
 def test_waiting_ends_at_its_time_with_pending(desk: Desk) -> None:
     ended = desk.run("queue", "wait", desk.ask(), "--timeout", "0.1", "--json")
     assert (ended.returncode, json.loads(ended.stdout)["state"]) == (2, "pending")
