@@ -19,6 +19,8 @@ from approvals.canonical import digest
 CACHE = "digests.db"
 """The cache's file in a workspace; it may be removed at any time."""
 
+_DATABASES = ("plumbline.db", "plumbline.db-wal", "plumbline.db-shm")
+"""Never opened: to close a descriptor of a database drops the locks that this process has on it."""
 _MOST_FILES = 1_000_000
 _LARGE = 256 * 2**20
 _SETTLED_NS = 2 * 10**9
@@ -61,6 +63,8 @@ class Contents:
         return answer
 
     def _entry(self, root: Path, name: str, path: Path) -> list[object]:
+        if path.name in _DATABASES:
+            return [name, "database"]
         try:
             found, size = self._file(path.resolve())
         except FileNotFoundError:

@@ -6,6 +6,7 @@ further up cannot slip its own workspace in.
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from plumbline_mcp.errors import WorkspaceError
@@ -104,7 +105,7 @@ def make_private(home: Path) -> None:
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         (home / "runs").mkdir(mode=0o700, exist_ok=True)
-        os.close(os.open(home / DATABASE, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        _make_database(home / DATABASE)
         ignore = home / ".gitignore"
         if not ignore.exists():
             ignore.write_text("*\n")
@@ -113,6 +114,18 @@ def make_private(home: Path) -> None:
             f"cannot make the workspace {home}: {error.strerror}",
             f"free space there, or set {HOME_VARIABLE} to a folder that you can write",
         ) from error
+
+
+def _make_database(path: Path) -> None:
+    """Make an empty file, unless one is there, which is never opened here: to close any descriptor of a file
+    drops every lock that this process has on it (fcntl(2)), those of SQLite's open connections too. Another
+    process then takes itself for the last one and removes the log that those still write. Raises `OSError`.
+    """
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise
 
 
 def _existing(path: Path) -> Path:

@@ -1,4 +1,6 @@
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from plumbline_mcp.workspace import RunState, Workspace
 from tests.plumbline_mcp.stored_examples import job, verdict
 
 MANIFEST = "ab" * 32
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -200,6 +203,27 @@ def test_threads_write_at_once_and_lose_nothing(workspace: Workspace) -> None:
         thread.join()
     assert sorted(ids) == [f"data-{number:04d}" for number in range(1, 101)]
     assert workspace.verify() == []
+
+
+LOOKS = """
+import sys
+from pathlib import Path
+from plumbline_mcp.workspace import Workspace
+workspace = Workspace.open(Path(sys.argv[1]), create=False)
+print([run.run_id for run in workspace.runs_list()])
+workspace.close()
+"""
+
+
+def test_a_workspace_that_is_opened_twice_in_one_process_loses_nothing(workspace: Workspace) -> None:
+    workspace.add_run(job("rows-0001"))
+    again = Workspace.open(workspace.home)  # nothing of it may let go of the first one's locks
+    look = [sys.executable, "-c", LOOKS, str(workspace.home)]
+    subprocess.run(look, check=True, cwd=ROOT)  # takes itself for the last one where no lock is held
+    again.add_run(job("rows-0002"))
+    workspace.add_run(job("rows-0003"))
+    seen = subprocess.run(look, check=True, cwd=ROOT, capture_output=True, text=True).stdout
+    assert seen.strip() == "['rows-0003', 'rows-0002', 'rows-0001']"
 
 
 def test_a_database_of_a_newer_version_is_refused(workspace: Workspace) -> None:
