@@ -12,7 +12,14 @@ def ranks_part(case: StepCase) -> Part:
     problems = [*case.rank_problems, *_steps(case), *_rows(case), *_repeated(case)]
     lost = len({problem.place.rank for problem in case.rank_problems})
     coverage = Coverage(judged=case.world_size - lost, total=case.world_size, unit="ranks")
-    return part_of("ranks", problems, coverage=coverage)
+    skipped = sorted(frozenset.union(*(rank.skipped for rank in case.ranks))) if case.ranks else []
+    notes = (_SKIPPED.format(count=len(skipped), first=skipped[0]),) if skipped else ()
+    return part_of("ranks", problems, coverage=coverage, notes=notes)
+
+
+_SKIPPED = (
+    "{count} steps, first step {first}, were left out by the gradient scaler: a gradient was not finite"
+)
 
 
 def _steps(case: StepCase) -> Iterator[Problem]:

@@ -323,7 +323,9 @@ def _lost(case: StepCase, tally: _Tally) -> Part:
                     place=Place(tensor=tally.most_stuck[1]),
                     expected=f"at most {LOST_UPDATES:.0%}",
                     found=f"{share:.1%}; {tally.most_stuck[0]:.1%} in the worst parameter",
-                    next_step="train float32 parameters (with bfloat16 autocast), or declare bf16_in_place",
+                    next_step="look for a compensation that is not kept, or never added"
+                    if case.recipe.kahan
+                    else "train float32 parameters (with bfloat16 autocast), or declare bf16_in_place",
                 )
             )
     if case.recipe.optimizer == "muon" or case.recipe.stochastic_rounding:

@@ -201,6 +201,13 @@ def test_a_layer_in_eval_mode_is_named_with_what_it_leaves_out(single: dict[str,
     assert "the whole model is in eval mode" in str(whole[0].found)
 
 
+def test_steps_that_a_scaler_left_out_are_said(single: dict[str, Path]) -> None:
+    for name in ("skips", "skips-fused"):
+        ranks, update = (p for p in judged(single[name]).parts if p.name in ("ranks", "update"))
+        assert ranks.notes[0].startswith("1 steps, first step 1, were left out by the gradient scaler")
+        assert str(update.coverage) == "22 of 22 parameters in recorded steps"  # 11 in steps 2 and 3
+
+
 def test_declared_bf16_in_place_is_reported_as_a_departure(single: dict[str, Path]) -> None:
     part = next(part for part in judged(single["bf16"]).parts if part.name == "lost_updates")
     assert part.outcome is Outcome.PASS
