@@ -129,7 +129,7 @@ async def build_environment(workspace: Workspace, ticket_id: str, progress: Prog
     task = task_of(ticket)
     python = Path(task.environment.python)
     if BUILD not in task.covers:
-        raise UsageError(f"{ticket.id} covers no building: {python} is the target's", "start its jobs")
+        raise UsageError(f"{ticket.id} covers no building: {python} was there", "start its jobs")
     refuse_closed(ticket)
     refuse_changed(ticket, task)
     if is_built(python):

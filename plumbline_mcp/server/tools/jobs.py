@@ -193,8 +193,9 @@ async def _built(
     from plumbline_mcp.scan.task import BUILD, task_of
 
     ticket = toolset.workspace.approvals.ticket(ticket_id)
-    answer = _start(ticket, BUILD, task_of(ticket).environment.digest)
-    if ticket.state is TicketState.PENDING:
+    task = task_of(ticket)
+    answer = _start(ticket, BUILD, task.environment.digest)
+    if ticket.state is TicketState.PENDING and BUILD in task.covers:
         return answer
 
     async def build() -> None:
@@ -203,7 +204,7 @@ async def _built(
     if ticket_id not in builds or builds[ticket_id].done():
         builds[ticket_id] = asyncio.get_running_loop().create_task(build())
     await asyncio.shield(builds[ticket_id])
-    first = next(iter(task_of(ticket).jobs), None)
+    first = next(iter(task.jobs), None)
     following = f'job_start(ticket="{ticket_id}", job="{first.name}")' if first else "scan_status()"
     return answer.model_copy(update={"status": "built", "next": following})
 
