@@ -383,5 +383,6 @@ def _over_all(answer: Answer, run: Run, recipe: Recipe, seen: _Seen) -> Iterator
     if not seen.would_move:
         yield unknown("lost_updates", "nothing-moves", "no recorded weight would certainly move")
     elif share > LOST_SHARE and not recipe.flag("bf16_in_place"):
-        for tensor, lost in sorted(seen.stuck_in.items(), key=lambda each: -each[1]):
+        worst = sorted(seen.stuck_in.items(), key=lambda each: -each[1])
+        for tensor, lost in worst if seen.unsure else worst[:1]:  # where the edge is unsure, so is the worst
             yield Flaw("lost_updates", "updates-lost", {"tensor": tensor}, lost, LOST_SHARE)
