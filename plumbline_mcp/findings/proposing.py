@@ -39,9 +39,12 @@ def proposal_of(given: dict[str, Any]) -> Proposal:
         raise UsageError(f"{name}: {said}{met}", f"a proposal has: {known}") from error
 
 
-def handle_of(given: str | Handle) -> Handle | dict[str, str]:
-    """A handle written as ``SOURCE:FILE`` or ``SOURCE:FILE:SPAN``. Raises `UsageError`."""
-    if isinstance(given, Handle):
+def handle_of(given: Any) -> Any:
+    """A handle written as ``SOURCE:FILE`` or ``SOURCE:FILE:SPAN``. Raises `UsageError`.
+
+    Anything but a text is left as it is.
+    """
+    if not isinstance(given, str):
         return given
     source, _, rest = given.partition(":")
     file, _, span = rest.rpartition(":") if _SPAN_AFTER.search(rest) else (rest, "", "")
