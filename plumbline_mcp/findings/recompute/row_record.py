@@ -12,6 +12,8 @@ from plumbline_mcp.findings.recompute.reading import MAX_LINE_BYTES, Cannot, Rec
 
 IGNORED = -100
 _MASKS = ("assistant_masks", "completion_mask", "loss_mask", "assistant_mask")
+_WEIGHTS = ("loss_weights", "loss_weight", "weights")
+_LENGTHS = ("seq_lens", "seq_lengths")
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ def _sequences(file: TensorFile) -> list[list[Document]]:
         ]
         documents = []
         for place, at in enumerate(inside):
-            documents.append(_part(held, number, place, (low, cuts[at], cuts[at + 1]), at, len(inside), rank))
+            part = _part(held, number, place, (low, cuts[at], cuts[at + 1]), at, len(inside), rank)
+            if not (place and part.row is None and _only_padding(part)):
+                documents.append(part)
         found += [documents] if documents else []
     return found
 
@@ -128,7 +132,7 @@ def _part(
     )  # fmt: skip
 
 
-def _rising(values: np.ndarray, total: int) -> list[int]:
+def _rising(values: Any, total: int) -> list[int]:
     found = [int(value) for value in values]
     if found[:1] != [0] or found[-1:] != [total] or any(b < a for a, b in pairwise(found)):
         raise Cannot("the offsets of a record of rows do not rise from 0 to its tokens")
@@ -136,41 +140,55 @@ def _rising(values: np.ndarray, total: int) -> list[int]:
 
 
 def _from_json(number: int, line: bytes) -> list[Document]:
+    where = f"line {number + 1} of the rows"
     try:
         row = json.loads(line)
         ids = np.array(row["input_ids"], np.int64)
         arrays = {
             name: np.array(row[name], np.int64) if row.get(name) is not None else None
-            for name in ("labels", "attention_mask", "position_ids")
+            for name in ("labels", "attention_mask", "position_ids", *_MASKS)
         }
+        found = [np.array(row[name], np.float64) for name in _WEIGHTS if row.get(name) is not None]
+        lengths = next((row[name] for name in _LENGTHS if row.get(name) is not None), [len(ids)])
+        ends = _rising([0, *np.cumsum(np.array(lengths, np.int64)).tolist()], len(ids))
+        rows = row.get("row_ids") or ([row["row_id"]] if row.get("row_id") is not None else [])
     except (ValueError, RecursionError, KeyError, TypeError, OverflowError) as error:
-        raise Cannot(f"line {number + 1} of the rows does not hold token ids: {error}") from error
-    odd = [
-        name
-        for name in (*_MASKS, "loss_weight", "weights", "seq_lens", "seq_lengths")
-        if row.get(name) is not None
-    ]
-    if odd or (row.get("loss_weights") is not None and not isinstance(row["loss_weights"], list)):
-        raise Cannot(f"rows with the column {odd[0] if odd else 'loss_weights'} are not recomputed here")
-    weights = np.array(row["loss_weights"], np.float64) if row.get("loss_weights") is not None else None
-    if any(a is not None and a.shape != ids.shape for a in (*arrays.values(), weights)) or ids.ndim != 1:
-        raise Cannot(f"line {number + 1} of the rows has columns of different lengths")
-    given = {name: row.get(name) for name in ("row_id", "epoch", "rank", "batch")}
-    whole = {name: value if type(value) is int else None for name, value in given.items()}
-    return [
-        Document(
-            number,
-            0,
-            0,
-            ids,
-            arrays["labels"],
-            arrays["attention_mask"],
-            arrays["position_ids"],
-            weights,
-            whole["row_id"],
-            whole["epoch"],
-            whole["rank"] or 0,
-            whole["batch"] or 0,
-            1,
-        )
-    ]
+        raise Cannot(f"{where} does not hold token ids: {error}") from error
+    if any(a is not None and a.shape != ids.shape for a in arrays.values()) or ids.ndim != 1:
+        raise Cannot(f"{where} has columns of different lengths")
+    weights = _product(found, len(ids), where)
+    labels = arrays["labels"]
+    for mask in (arrays[name] for name in _MASKS):
+        if mask is not None:
+            labels = np.where(mask != 0, ids if labels is None else labels, IGNORED)
+    whole = {
+        name: row.get(name) if type(row.get(name)) is int else None for name in ("epoch", "rank", "batch")
+    }
+    parts = (labels, arrays["attention_mask"], arrays["position_ids"], weights)
+    documents = []
+    for place, (low, high) in enumerate(pairwise(ends)):
+        cut = [None if each is None else each[low:high] for each in parts]
+        owner = rows[place] if place < len(rows) and type(rows[place]) is int and rows[place] >= 0 else None
+        document = Document(
+            number, place, low, ids[low:high], cut[0], cut[1], cut[2], cut[3], owner, whole["epoch"],
+            whole["rank"] or 0, whole["batch"] or 0, len(ends) - 1,
+        )  # fmt: skip
+        if not (place and owner is None and _only_padding(document)):
+            documents.append(document)
+    return documents
+
+
+def _product(found: list[np.ndarray], size: int, where: str) -> np.ndarray | None:
+    """The product of the weight columns, one number a token; None without one."""
+    if any(each.ndim > 1 or (each.ndim and len(each) != size) for each in found):
+        raise Cannot(f"{where} has weights of another length")
+    weights = np.ones(size)
+    for each in found:
+        weights = weights * each
+    return weights if found else None
+
+
+def _only_padding(document: Document) -> bool:
+    """Whether a packed sequence ends in one repeated id that no label covers."""
+    ids = document.ids
+    return not len(ids) or bool((ids == ids[0]).all() and not document.supervised.any())
