@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plumbline_mcp.cli.inputs import scalar, settings_of
 from plumbline_mcp.cli.options import ExitCode, Home, Json, paragraphs
 
 if TYPE_CHECKING:
@@ -142,6 +141,7 @@ def propose(
     Example: plumbline finding propose export-0002 --title "Router biases are lost" --pattern 6 --silent
     --cause "the exporter drops buffers" --fix "keep buffers" --cheapest-check "check export"
     """
+    from plumbline_mcp.cli.inputs import settings_of
     from plumbline_mcp.findings.proposing import proposal_of
     from plumbline_mcp.findings.proposing import propose as store
 
@@ -231,6 +231,8 @@ def _workspace(home: Any) -> "Workspace":
 
 def _values(pairs: list[str]) -> dict[str, Any]:
     """``PART: MEASUREMENT=NUMBER``: the last = divides, because a measurement's name may hold one."""
+    from plumbline_mcp.cli.inputs import scalar
+
     values = {}
     for pair in pairs:
         name, sign, number = pair.rpartition("=")
