@@ -245,7 +245,7 @@ def _names(sides: _Sides) -> Iterator[Flaw]:
         alike = [
             n for n in extra
             if (sides.export.dtype(n), sides.export.shape(n)) == (one.dtype, one.shape)
-            and np.array_equal(_numbers(sides, one), sides.export.plain(n), equal_nan=True)
+            and np.array_equal(_wanted_numbers(sides, one), sides.export.plain(n), equal_nan=True)
         ]  # fmt: skip
         if alike:
             match = min(alike, key=lambda other: (-_common(name, other), other))
@@ -299,19 +299,26 @@ def _kinds(sides: _Sides) -> Iterator[Flaw]:
     yield from (*shapes, *dtypes)
 
 
+def _wanted_numbers(sides: _Sides, one: _Wanted) -> Floats:
+    """The values as they are written."""
+    values = _numbers(sides, one)
+    return round_to(values, one.dtype) if is_wide(one.dtype) else values
+
+
 def _numbers(sides: _Sides, one: _Wanted, *, single: bool = False) -> Floats:
     """The values that a tensor has to hold, in float64 and not yet rounded."""
-    if one.replaced is not None:
-        return one.replaced[2]
     source = sides.reference if sides.trained else sides.original
     if sides.trained:
         if one.name not in source.files or source.shape(one.name) != one.shape:
             raise Cannot(f"the checkpoint that training ended with has no {one.name[:200]} of that shape")
         return source.plain(one.name)
-    base = sides.original.numbers(one.coded, single=single) if one.raw is None and one.coded else None
-    if base is None:
+    if one.replaced is not None:
+        base = one.replaced[2]
+    elif one.raw is None and one.coded:
+        base = sides.original.numbers(one.coded, single=single)
+        base = np.swapaxes(base, -1, -2) if one.transposed else base
+    else:
         base = sides.original.plain(one.raw or one.name)
-    base = np.swapaxes(base, -1, -2) if one.transposed else base
     return base + one.change.product() if one.change is not None else base
 
 
