@@ -336,6 +336,8 @@ def _values(answer: Answer, sides: _Sides, *, plain: bool) -> Iterator[Flaw]:
             continue
         if found is None:
             continue
+        if one.change is not None and not sides.trained and not _shows_merge(sides, one):
+            yield unknown("adapter", "adapter-without-effect", f"{name} shows no merge", tensor=name)
         size += len(sides.export.raw(name))
         differing, zeros, flaw, structured = found
         floats += not (name in scales and one.raw is not None)
@@ -425,6 +427,15 @@ def _low_precision(sides: _Sides, one: _Wanted) -> tuple[int, int, Flaw | None, 
     if equal.all():
         return 0, 0, None, False
     return int((~equal).sum()), 0, *_difference(sides, one, right, found)
+
+
+def _shows_merge(sides: _Sides, one: _Wanted) -> bool:
+    """Whether the base alone lies outside of what a merge may be, so that a merge can be told from it."""
+    if one.change is None:
+        return True
+    right = _numbers(sides, one)
+    base = right - one.change.product()
+    return bool((np.abs(base - right) > one.change.room(right, one.dtype)).any())
 
 
 def _merge(sides: _Sides, one: _Wanted, found: Floats, dtype: str) -> tuple[int, int, Flaw | None, bool]:

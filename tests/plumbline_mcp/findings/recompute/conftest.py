@@ -9,6 +9,7 @@ from transformers import LlamaForCausalLM
 from tests.checks import tiny_release
 from tests.checks.export_pairs import edited, write_gpt_oss_pair, write_llama
 from tests.checks.loaded_runs import RunWriter
+from tests.checks.test_export_adapters import _adapter, _merged
 from tests.checks.test_optimizer_step import BROKEN, BROKEN_PAIRS, CLEAN, CLEAN_PAIRS
 from tests.checks.trained_runs import train_all
 from tests.plumbline_mcp.findings.recompute import judged
@@ -155,7 +156,7 @@ EXPORTS = {
 
 @pytest.fixture(scope="session")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judged]:
-    """Exports of a tiny llama: clean, and with tensors and files spoiled on disk; one of MXFP4."""
+    """Exports of a tiny llama: clean, merged, and with tensors and files spoiled on disk; one of MXFP4."""
     base = tmp_path_factory.mktemp("exports")
     found = {}
     for name, change in {"clean": lambda tensors: None, **EXPORTS}.items():
@@ -167,6 +168,11 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judged]:
         shutil.copytree(base / "clean", folder)
         (folder / "record-1" / name).unlink(missing_ok=True)
         found[folder.name] = judged.exported(folder)
+    for name, scale in {"merged": 2.0, "merged-twice": 4.0, "unmerged": 0.0}.items():
+        original = write_llama(base / name / "original")
+        adapter = _adapter(base / name / "record-2")
+        _merged(original, adapter, base / name / "record-1", scale)
+        found[name] = judged.exported(base / name, adapter="record-2")
     release, export = write_gpt_oss_pair(base / "made")
     shutil.copytree(release, base / "mxfp4" / "original")
     shutil.copytree(export, base / "mxfp4" / "record-1")
@@ -213,4 +219,27 @@ ROWS = (
 def dumps(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, Judged]:
     """Rows of the tiny release: clean, and spoiled in one row."""
     base = tmp_path_factory.mktemp("dumps")
-    return {name: judged.rows(base / name, _spoiled(name), tiny) for name in ("clean", *ROWS)}
+    found = {name: judged.rows(base / name, _spoiled(name), tiny) for name in ("clean", *ROWS)}
+    found["packed"] = judged.rows(base / "packed", _packed(again=True), tiny, packing="documents")
+    found["packed-on"] = judged.rows(base / "packed-on", _packed(again=False), tiny, packing="documents")
+    return found
+
+
+def _packed(*, again: bool) -> list[dict[str, Any]]:
+    """Three rows in a sequence; position ids start ``again`` at each of them, or run on."""
+    dump = []
+    right = tiny_release.rows()
+    for first in range(0, len(right), 3):
+        inside = right[first : first + 3]
+        lengths = [len(each["input_ids"]) for each in inside]
+        positions = [at for length in lengths for at in range(length)]
+        dump.append(
+            {
+                "input_ids": [token for each in inside for token in each["input_ids"]],
+                "labels": [label for each in inside for label in each["labels"]],
+                "position_ids": positions if again else list(range(sum(lengths))),
+                "seq_lens": lengths,
+                "row_ids": [first + number for number in range(len(inside))],
+            }
+        )
+    return dump

@@ -58,21 +58,24 @@ def test_a_wrong_load(loads: dict[str, Judged], name: str) -> None:
     assert_same(loads[name], Outcome.FAIL)
 
 
-@pytest.mark.parametrize("name", ["clean", "mxfp4"])
+@pytest.mark.parametrize("name", ["clean", "mxfp4", "merged"])
 def test_a_clean_export(exports: dict[str, Judged], name: str) -> None:
     assert_same(exports[name], Outcome.PASS)
 
 
-@pytest.mark.parametrize("name", [*EXPORTS, "generation_config", "chat_template", "config"])
+@pytest.mark.parametrize(
+    "name", [*EXPORTS, "generation_config", "chat_template", "config", "unmerged", "merged-twice"]
+)
 def test_a_wrong_export(exports: dict[str, Judged], name: str) -> None:
     assert_same(exports[name], Outcome.FAIL)
 
 
-def test_clean_rows(dumps: dict[str, Judged]) -> None:
-    assert_same(dumps["clean"], Outcome.PASS)
+@pytest.mark.parametrize("name", ["clean", "packed"])
+def test_clean_rows(dumps: dict[str, Judged], name: str) -> None:
+    assert_same(dumps[name], Outcome.PASS)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", [*ROWS, "packed-on"])
 def test_wrong_rows(dumps: dict[str, Judged], name: str) -> None:
     assert_same(dumps[name], Outcome.FAIL)
 
