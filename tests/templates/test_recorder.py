@@ -176,6 +176,42 @@ def test_progress_is_written_at_most_a_few_times_a_second(recorder: Path, tmp_pa
     assert len(lines) < 20
 
 
+def test_a_line_holds_what_json_does_not_know(recorder: Path) -> None:
+    line_of = module("journal").line_of
+    odd = {"loss": float("nan"), "norms": [1.5, float("-inf")], 3: ("a", 2), "path": Path("x"), "none": None}
+    assert json.loads(line_of(odd)) == {
+        "loss": "nan", "norms": [1.5, "-inf"], "3": ["a", 2], "path": repr(Path("x")), "none": None,
+    }  # fmt: skip
+    finite = {"params": ["w", "b"], "lr": 1e-3, "betas": (0.9, 0.999), "fused": None, "path": Path("x")}
+    assert json.loads(line_of(finite)) == {
+        **finite, "betas": [0.9, 0.999], "path": repr(Path("x")),
+    }  # fmt: skip
+
+
+def test_reads_are_seen_by_no_dispatch_mode_and_leave_gradients_as_they_were(recorder: Path) -> None:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    quiet, seen = module("reading").quiet, list[str]()
+
+    class Listening(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    weight = torch.ones(2, requires_grad=True)
+    with Listening():
+        with quiet(), quiet():
+            assert not (weight + 1).requires_grad
+        assert seen == []
+        assert (weight + 1).requires_grad
+    assert len(seen) == 1
+    with torch.no_grad():
+        with quiet():
+            pass
+        assert not torch.is_grad_enabled()
+
+
 def test_the_models_of_the_readers_and_the_schema_name_the_same_fields() -> None:
     assert set(Job.model_fields) == set(SCHEMA["$defs"]["job"]["properties"])
     assert set(Exit.model_fields) == set(SCHEMA["$defs"]["exit"]["properties"])
