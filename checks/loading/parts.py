@@ -202,8 +202,8 @@ def _how_filled(last: Mapping[str, object], filled: Mapping[str, FillLine]) -> I
     made = [line for line in lines if line.point == HANDED_OUT]
     largest = sum(line.pattern == "largest" for line in made)
     yield (
-        f"{len(lines) - len(made)} of {len(last)} tensors held memory before the load and were filled;"
-        f" {len(made)} were made by the load, from memory that torch fills when it hands it out"
+        f"{len(lines) - len(made)} of {len(last)} tensors held memory that was filled before the loader"
+        f" wrote; {len(made)} were made by the load, from memory that torch fills when it hands it out"
     )
     if largest:
         yield (

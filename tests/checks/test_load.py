@@ -171,9 +171,10 @@ def test_a_load_into_no_memory_is_no_look_at_what_was_filled(release: Path, tmp_
     run.append("records/rank-00000/fills.jsonl", made)
     whole = part(load_check(run.seal(), release), "filled")
     assert str(whole.coverage) == "21 of 21 tensors"
-    assert whole.notes == (
-        "1 of 21 tensors held memory before the load and were filled; 20 were made by the load, from memory"
-        " that torch fills when it hands it out",
+    (note,) = whole.notes
+    assert note == (
+        "1 of 21 tensors held memory that was filled before the loader wrote; 20 were made by the load, from"
+        " memory that torch fills when it hands it out"
     )
 
 
