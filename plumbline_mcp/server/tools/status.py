@@ -28,7 +28,8 @@ _RECENT = 200
 """The newest runs, among which those that wait for a verdict are looked for."""
 _WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_EVALUATED, Outcome.PASS)
 _TRUST = (
-    "No tool starts a job: the person runs `plumbline onboard TARGET.toml`, or `plumbline run PROCEDURE`. "
+    "A job is started by job_start alone, once a reviewer signed its task or plan at a terminal; what the "
+    "person starts (`plumbline run`, `plumbline onboard`) says approval none. "
 )
 
 

@@ -1,0 +1,88 @@
+"""``plumbline plan``: the jobs that train, drafted under a signed task."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plumbline_mcp.cli.options import Home, Json, Quiet, paragraphs
+from plumbline_mcp.cli.task import Requester, Ticket
+
+if TYPE_CHECKING:
+    from plumbline_mcp.scan.plan import Plan
+
+NAME = "plan"
+
+_HELP = """A plan names the jobs that train, each rendered and by digest, under a signed task: the recipe,
+or a bounded grid of settings around it.
+
+Example: plumbline plan draft A-5ba3ad3b8e-1
+"""
+
+group = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.add_typer(group, name=NAME, help=paragraphs(_HELP), short_help="Draft and show a plan.")
+    for name, function, short in (
+        ("draft", draft, "Ask for a plan."),
+        ("show", show, "Show the jobs of a plan."),
+    ):
+        group.command(name, help=paragraphs(function.__doc__), short_help=short)(function)
+
+
+def draft(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The ticket of a signed task.")],
+    check: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Jobs of this check; may be repeated; all that train by default."),
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=[V,...]",
+            help="A setting and its values, as JSON; may be repeated; at most 200 jobs.",
+        ),
+    ] = None,
+    attempts: Annotated[int, typer.Option(min=1, max=10, metavar="N", help="So often a job may start.")] = 2,
+    as_: Requester = "",
+    json_output: Json = False,
+    quiet: Quiet = False,
+    home: Home = None,
+) -> None:
+    """Ask for the jobs that train: every one is rendered and digested, and its cost is told. None is started.
+
+    Example: plumbline plan draft A-5ba3ad3b8e-1 --grid learning_rate=[1e-5,1e-4]
+    """
+    from plumbline_mcp.cli.inputs import settings_of
+    from plumbline_mcp.cli.plan_view import asking, print_plan, requester
+    from plumbline_mcp.scan.plan import draft_plan, request_plan
+    from plumbline_mcp.workspace import Workspace
+
+    values = {
+        name: value if isinstance(value, list) else [value] for name, value in settings_of(grid or []).items()
+    }
+    workspace = Workspace.open(home, create=False)
+
+    def make() -> "Plan":
+        return draft_plan(workspace, task, check or [], values, attempts)
+
+    plan = asking("plan draft", make, quiet or json_output)
+    print_plan(request_plan(workspace, plan, *requester(as_)), plan, json_output)
+
+
+def show(identifier: Ticket, json_output: Json = False, home: Home = None) -> None:
+    """Show the jobs of a plan with changed settings, digest and cost, and how it stands.
+
+    Example: plumbline plan show A-0c2a9d11f4-1
+    """
+    from plumbline_mcp.cli.plan_view import print_plan
+    from plumbline_mcp.errors import UsageError
+    from plumbline_mcp.scan.plan import Plan, jobs_of
+    from plumbline_mcp.workspace import Workspace
+
+    ticket = Workspace.open(home, create=False).approvals.ticket(identifier)
+    plan = jobs_of(ticket)
+    if not isinstance(plan, Plan):
+        raise UsageError(f"{ticket.id} is a task, no plan", f"plumbline task show {ticket.id}")
+    print_plan(ticket, plan, json_output)

@@ -1,0 +1,115 @@
+"""A task and a plan on a terminal: what they cover, each job's digest and cost, and what to do next."""
+
+import getpass
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from approvals.ticket import Ticket, TicketState
+from plumbline_mcp.cli.screen import console, labelled, print_json, table, untrusted
+from plumbline_mcp.cli.ticket_view import plain
+from plumbline_mcp.errors import UsageError
+from plumbline_mcp.scan.costs import shown
+from plumbline_mcp.scan.plan import Plan
+from plumbline_mcp.scan.planned import Rendered
+from plumbline_mcp.scan.task import Task
+
+T = TypeVar("T")
+
+_SHOWN_JOBS = 40
+_PRINCIPAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
+
+
+def requester(named: str) -> tuple[str, int]:
+    """Who asks, and as which user of the system. Raises `UsageError` for a name that cannot be signed."""
+    try:
+        name = named or getpass.getuser()
+    except (KeyError, OSError):  # an id without a name
+        name = f"uid-{os.geteuid()}"
+    if not _PRINCIPAL.fullmatch(name):
+        raise UsageError(
+            f"{name[:80]!r} is no name of a requester", "letters, digits and . _ @ + - : say it with --as"
+        )
+    return name, os.geteuid()
+
+
+def asking(what: str, make: Callable[[], T], quiet: bool) -> T:
+    """What ``make`` makes; a large model is read meanwhile."""
+    from plumbline_mcp.cli.progress import shown_progress
+
+    with shown_progress(what, quiet) as progress:
+        progress(0, None, "rendering the jobs, and digesting what they run and read")
+        return make()
+
+
+def print_task(ticket: Ticket, task: Task, as_json: bool) -> None:
+    """A task with its ticket."""
+    if as_json:
+        print_json(
+            {"ticket": plain(ticket), "covers": task.covers, "checks": task.checks, "jobs": _plain(task)}
+        )
+        return
+    environment = task.environment
+    ready = "" if environment.built else ", to be built"
+    facts = {
+        "task:   ": f"{ticket.id} ({ticket.state.value}): {ticket.request.title}",
+        "target: ": f"{task.target} (sha256 {task.target_sha256[:12]})",
+        "runs in:": f" {environment.python} ({environment.kind}{ready}, {environment.digest[:12]})",
+        "covers: ": ", ".join(task.covers),
+        "checks: ": ", ".join(task.checks),
+        "cap:    ": f"{shown(task.cap_node_millihours)}, its plans included",
+    }
+    _print(ticket, task, facts)
+
+
+def print_plan(ticket: Ticket, plan: Plan, as_json: bool) -> None:
+    """A plan with its ticket."""
+    if as_json:
+        print_json({"ticket": plain(ticket), "task": plan.task, "checks": plan.checks, "jobs": _plain(plan)})
+        return
+    expected, most = shown(plan.cost.node_millihours), shown(plan.cost.most_node_millihours)
+    facts = {
+        "plan:   ": f"{ticket.id} ({ticket.state.value}): {ticket.request.title}",
+        "under:  ": plan.task,
+        "checks: ": ", ".join(plan.checks),
+        "cost:   ": f"{expected} expected, {most} at most, an attempt of each job",
+    }
+    _print(ticket, plan, facts)
+
+
+def _print(ticket: Ticket, rendered: Rendered, facts: dict[str, str]) -> None:
+    out = console()
+    for label, text in facts.items():
+        out.print(labelled(label, text), soft_wrap=True)
+    rows = (
+        [
+            untrusted(job.name),
+            untrusted(", ".join(f"{name}={json.dumps(value)}" for name, value in job.changed.items())),
+            untrusted(job.digest[:12]),
+            untrusted(f"{job.cost.node_millihours / 1000:g}"),
+            untrusted(job.cost.estimated),
+        ]
+        for job in rendered.jobs[:_SHOWN_JOBS]
+    )
+    if rendered.jobs:
+        out.print(table("job", "changed", "digest", "node-hours", "as estimated", rows=rows))
+    if len(rendered.jobs) > _SHOWN_JOBS:
+        out.print(f"and {len(rendered.jobs) - _SHOWN_JOBS} more: --json lists all")
+    out.print(labelled("next:   ", _next(ticket)), soft_wrap=True)
+
+
+def _next(ticket: Ticket) -> str:
+    if ticket.state is TicketState.PENDING:
+        return f"plumbline queue approve {ticket.id}, or reject it"
+    if ticket.state in (TicketState.APPROVED, TicketState.USED):
+        return f'job_start(ticket="{ticket.id}", job=...) of the MCP server'
+    return f"it is {ticket.state.value}: draft it again"
+
+
+def _plain(rendered: Rendered) -> list[dict[str, object]]:
+    return [
+        {"name": job.name, "digest": job.digest, "changed": job.changed, **job.cost.model_dump()}
+        for job in rendered.jobs
+    ]

@@ -1,0 +1,71 @@
+"""plumbline task and plan: what is asked for, shown and as JSON, and what cannot be asked for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plumbline_mcp.cli.launching import plumbline
+from tests.plumbline_mcp.scan.planned_target import Planned, planned_target
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Planned:
+    return planned_target(tmp_path)
+
+
+def answered(planned: Planned, *words: str) -> dict[str, Any]:
+    ended = plumbline(*words, "--json", home=planned.home)
+    assert ended.returncode == 0, ended.stdout
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def test_a_task_is_drafted_approved_and_followed_by_a_plan(planned: Planned) -> None:
+    drafted = plumbline("task", "draft", str(planned.target), "--as", "ada", home=planned.home)
+    assert drafted.returncode == 0, drafted.stderr
+    task = answered(planned, "task", "draft", str(planned.target), "--as", "ada")
+    ticket = task["ticket"]["id"]
+    assert f"plumbline queue approve {ticket}" in drafted.stdout
+    assert "dry run, no-training checks" in drafted.stdout
+    assert "1 node-hours, its plans included" in drafted.stdout
+    assert [job["name"] for job in task["jobs"]] == ["dry_run", "export"]
+    assert (task["ticket"]["state"], task["ticket"]["request"]["requester"]) == ("pending", "ada")
+    early = plumbline("plan", "draft", ticket, home=planned.home)
+    assert early.returncode == 3
+    assert f"the task {ticket} is pending: a plan comes under a signed task" in early.stderr
+
+    approved = plumbline("queue", "approve", ticket, "--as", "example", home=planned.home)
+    assert approved.returncode == 0, approved.stderr
+    grid = ("--grid", "learning_rate=[1e-5,1e-4]", "--grid", "steps=3", "--as", "ada")
+    plan = answered(planned, "plan", "draft", ticket, *grid)
+    assert [job["changed"] for job in plan["jobs"]] == [
+        {"learning_rate": 1e-5, "steps": 3},
+        {"learning_rate": 1e-4, "steps": 3},
+    ]
+    assert plan["jobs"][0]["estimated"].startswith(
+        "time limit 36 s x 1 node (1 rank on 1 node; never run here)"
+    )
+    assert (plan["ticket"]["request"]["under"], plan["task"]) == (ticket, ticket)
+    shown = plumbline("plan", "show", plan["ticket"]["id"], home=planned.home)
+    assert "0.02 node-hours expected, 0.02 node-hours at most" in shown.stdout
+    assert "learning_rate=0.0001" in shown.stdout
+    wrong = plumbline("plan", "show", ticket, home=planned.home)
+    assert (wrong.returncode, f"plumbline task show {ticket}" in wrong.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("task", "draft", "nowhere.toml"), "cannot be read"),
+        (("task", "show", "A-0000000000-1"), "there is no approval 'A-0000000000-1'"),
+        (("plan", "draft", "A-0000000000-1"), "there is no approval 'A-0000000000-1'"),
+        (("plan", "draft", "A-0000000000-1", "--grid", "steps"), "'steps' is not NAME=VALUE"),
+        (("task", "draft", "TARGET", "--as", "a b"), "'a b' is no name of a requester"),
+    ],
+)
+def test_what_cannot_be_asked_says_why(words: tuple[str, ...], said: str, planned: Planned) -> None:
+    given = [str(planned.target) if word == "TARGET" else word for word in words]
+    ended = plumbline(*given, home=planned.home)
+    assert (ended.returncode, said in ended.stderr) == (3, True), ended.stderr
