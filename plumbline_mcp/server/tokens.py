@@ -18,16 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from approvals import tables
 from approvals.audit import AuditLog
-from approvals.decisions import Asked, counted
 from approvals.errors import Refused
-from approvals.gate import DECIDED, REQUESTED, USED
-from approvals.statement import Action, Decision, Principal, Request, Sha256, Statement, stored_request
-from approvals.tables import RequestRow
+from approvals.statement import Action, Decision, Principal, Request, Sha256
 from approvals.ticket import Ticket, TicketState
-from approvals.witness import entries, refuse_broken_log
+from approvals.witness import refuse_broken_log
 from plumbline_mcp.errors import UsageError
+from plumbline_mcp.scan.signed import hold_used
 from plumbline_mcp.server.roles import Role
 
 if TYPE_CHECKING:
@@ -207,46 +204,10 @@ class Tokens:
     def _hold(self, ticket_id: str) -> None:
         """Request, decisions and use are those of the log, and every signature counts. Raises `Refused`."""
         approvals = self._workspace.approvals
-        connection = approvals.connection
         if not self._log_held:
-            refuse_broken_log(connection)
+            refuse_broken_log(approvals.connection)
             self._log_held = True
-        row = tables.request_row(connection, ticket_id)
-        if row is None:
-            raise Refused(f"there is no request {ticket_id}", "mint the token again")
-        request = stored_request(row.request)
-        decisions = tables.decision_rows(connection, ticket_id)
-        uses = tables.use_rows(connection, ticket_id)
-        stored = [
-            (REQUESTED, row.facts()),
-            *((DECIDED, each.facts()) for each in decisions),
-            *((USED, each.facts()) for each in uses),
-        ]
-        logged = [(one.event, one.detail) for one in entries(connection, "subject", ticket_id)]
-        whole = stored == logged and request.sha256 == row.sha256
-        if not whole or [one.use_sha256 for one in uses] != [request.content_sha256]:
-            raise Refused(f"the token's request {ticket_id} is not the one that was signed", "mint it again")
-        self._hold_signatures(row, request, decisions)
-
-    def _hold_signatures(
-        self, row: RequestRow, request: Request, decisions: list[tables.DecisionRow]
-    ) -> None:
-        """As many reviewers as the rule wants today signed it, with keys that are not revoked.
-
-        A key is looked at as of when it signed: a token outlives its signer's key, not that key's revocation.
-        """
-        approvals = self._workspace.approvals
-        rule = approvals.trust.policy().rule_for(request)
-        asked = Asked(row, request, rule.model_copy(update={"name": row.rule}), approvals.workspace_id)
-        statements = [Statement.parse(each.statement) for each in decisions]
-        for statement, each in zip(statements, decisions, strict=True):
-            counted(asked, statement, each.signature, approvals.trust, statement.issued)
-        signers = {one.signer for one in statements if one.decision is Decision.APPROVE}
-        if len(signers) < rule.signers or any(one.decision is Decision.REJECT for one in statements):
-            raise Refused(
-                f"the token of {row.id} has {len(signers)} signatures; today's policy wants {rule.signers}",
-                "mint it again",
-            )
+        hold_used(approvals, ticket_id, "mint the token again")
 
     # --- steps ------------------------------------------------------------------------------------------
 

@@ -30,8 +30,11 @@ def unavailable() -> str | None:
     return None if ended.returncode == 0 else f"bubblewrap does not work here: {said[:200]}"
 
 
-def wrapped(reach: Reach, command: list[str]) -> list[str]:
-    """The command inside; deeper paths are mounted after those above them."""
+def wrapped(reach: Reach, command: list[str], memory_files: bool = True) -> list[str]:
+    """The command inside; deeper paths are mounted after those above them.
+
+    ``memory_files``: its own /tmp and /dev/shm, whose size nothing holds, can be written.
+    """
     reads = [text for path in sorted(reach.reads, key=lambda one: len(one.parts)) for text in _read(path)]
     writes = [text for path in reach.writes for text in ("--bind", str(path), str(path))]
     own = {f"/dev/{name}" for name in DEVICES}
@@ -39,7 +42,9 @@ def wrapped(reach: Reach, command: list[str]) -> list[str]:
     mounted = [text for path in devices for text in ("--dev-bind-try", path, path)]
     links = [text for path in reach.writes if path.name == "scratch" for text in _temporary(path.parent)]
     base = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108 - inside, and private
-    return [*_program(), *base, *links, *reads, *writes, *mounted, "--remount-ro", "/", "--", *command]
+    read_only = ["/", *([] if memory_files else ["/tmp", "/dev"])]  # noqa: S108 - the private one
+    fixed = [text for path in read_only for text in ("--remount-ro", path)]
+    return [*_program(), *base, *links, *reads, *writes, *mounted, *fixed, "--", *command]
 
 
 def _program() -> list[str]:

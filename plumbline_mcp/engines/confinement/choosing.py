@@ -73,12 +73,17 @@ class Confined:
     apply: Callable[[], None] | None = None
 
 
-def confined(kind: str, run: Path, reach: Callable[[], Reach], command: list[str]) -> Confined:
-    """The job's command under a confinement. Raises `OSError` and `subprocess.SubprocessError`."""
+def confined(
+    kind: str, run: Path, reach: Callable[[], Reach], command: list[str], memory_files: bool = True
+) -> Confined:
+    """The job's command under a confinement. Raises `OSError` and `subprocess.SubprocessError`.
+
+    ``memory_files``: whether it may keep files in memory: /dev/shm, and the private /tmp of bubblewrap.
+    """
     if kind == LANDLOCK:
-        return Confined(command, landlock.prepared(reach()))
+        return Confined(command, landlock.prepared(reach(), memory_files))
     if kind == BUBBLEWRAP:
-        return Confined(bubblewrap.wrapped(reach(), command))
+        return Confined(bubblewrap.wrapped(reach(), command, memory_files))
     if kind == USER:
         return Confined(command, another_user.prepared(run, another_user.free_user()))
     return Confined(command)

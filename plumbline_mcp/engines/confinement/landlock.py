@@ -59,12 +59,12 @@ def not_held() -> str:
     return ", ".join([_NEVER_HELD, *(what for since, what in _MISSING.items() if known < since)])
 
 
-def prepared(reach: Reach) -> Callable[[], None]:
+def prepared(reach: Reach, memory_files: bool = True) -> Callable[[], None]:
     """What the child calls before it executes the job: it and all that it starts are held from then on.
 
     It may read /proc: frameworks look there for what they are. The kernel shows it no environment and no
     memory of a process outside, and we make sure of that before the job begins. The rules are made here, so
-    that a mistake is met here. Raises `OSError`.
+    that a mistake is met here. Raises `OSError`. ``memory_files``: its processes may use /dev/shm.
     """
     ruleset, ours = _ruleset(), Path(f"/proc/{os.getpid()}/environ")
 
@@ -77,7 +77,8 @@ def prepared(reach: Reach) -> Callable[[], None]:
     everything = rights()
     for path in reach.reads:
         _allow(ruleset, path, _READ)
-    for path in (*reach.writes, Path("/dev/shm")):  # noqa: S108 - shared memory of the job's processes
+    shared = [Path("/dev/shm")] if memory_files else []  # noqa: S108 - shared memory of the job's processes
+    for path in (*reach.writes, *shared):
         _allow(ruleset, path, everything)
     _allow(ruleset, Path("/proc"), READ_FILE | READ_DIR)
     for path in reach.devices:
