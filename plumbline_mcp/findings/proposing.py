@@ -15,6 +15,7 @@ from plumbline_mcp.findings.copying import measured_values
 from plumbline_mcp.findings.finding import Claim, Finding, Handle, Proposal
 from plumbline_mcp.findings.questions import Where
 from plumbline_mcp.findings.records import StoredFinding
+from plumbline_mcp.findings.states import State
 from plumbline_mcp.findings.store import Findings
 from plumbline_mcp.scan.seals import broken_seal
 from plumbline_mcp.version import system_version
@@ -83,6 +84,20 @@ def propose(workspace: Workspace, proposal: Proposal, proposer: str) -> StoredFi
         )
 
     return Findings(workspace).propose(make)
+
+
+def waiting(workspace: Workspace, proposal: Proposal, proposer: str) -> str | None:
+    """The finding of the same proposer with the same words that waits to be rebuilt; None: no such."""
+    store = Findings(workspace)
+    told = proposal.model_dump(exclude={"place", "values", "evidence"})
+    for finding in store.page(State.PROPOSED, limit=200):
+        claim = _claim(workspace.verdict(finding.verdicts[0]).verdict, proposal)
+        named = {(one.source, one.file, one.span) for one in proposal.evidence}
+        same = finding.model_dump(include=set(told)) == told and finding.claim == claim
+        held = {(one.source, one.file, one.span) for one in finding.evidence}
+        if same and finding.proposer == proposer and named in (set(), held):
+            return finding.id
+    return None
 
 
 def _claim(verdict: Verdict, proposal: Proposal) -> Claim:

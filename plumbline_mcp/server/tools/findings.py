@@ -2,6 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
+import anyio
+import anyio.to_thread
+from mcp.server.mcpserver import Context
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
@@ -10,6 +13,7 @@ from plumbline_mcp.findings.finding import Finding, Pattern
 from plumbline_mcp.findings.records import StoredFinding
 from plumbline_mcp.findings.states import State
 from plumbline_mcp.server import cursors
+from plumbline_mcp.server.progress import reported
 from plumbline_mcp.server.roles import caller
 from plumbline_mcp.server.toolset import Toolset
 from plumbline_mcp.server.views import Page, View, line
@@ -17,8 +21,9 @@ from plumbline_mcp.server.views import Page, View, line
 _PAGE = 50
 _STEPS = 10
 STORES = ToolAnnotations(
-    read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False
+    read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
+"""A call whose answer was lost may be made again: it finds what it stored."""
 _NEXT = {
     State.PROPOSED: 'finding_recompute(finding_id="{id}"), or another agent with a verifier\'s token',
     State.REBUILT: 'finding_confirm(finding_id="{id}")',
@@ -148,12 +153,10 @@ def add_tools(toolset: Toolset) -> None:
         """Show one finding: cause, evidence, what each verifier found, every step."""
         return _view(toolset, finding_id)
 
-    def finding_recompute(finding_id: Id) -> FindingView:
+    async def finding_recompute(ctx: Context, finding_id: Id) -> FindingView:
         """Rebuild a proposed finding by the separate recomputation, from a neutral copy of the records."""
-        from plumbline_mcp.findings.verification import verify_by_recompute
-
-        verify_by_recompute(toolset.workspace, finding_id)
-        return _view(toolset, finding_id)
+        async with reported(ctx):
+            return await anyio.to_thread.run_sync(_recomputed, toolset, finding_id)
 
     def finding_confirm(
         finding_id: Id,
@@ -162,7 +165,8 @@ def add_tools(toolset: Toolset) -> None:
         """Ask the reviewers about a rebuilt finding; call it again once they signed. Only they confirm."""
         from plumbline_mcp.findings.confirming import decide
 
-        decide(toolset.workspace, finding_id, caller().name, departure)
+        if not _view(toolset, finding_id).state.final:
+            decide(toolset.workspace, finding_id, caller().name, departure)
         return _view(toolset, finding_id)
 
     toolset.add(
@@ -181,10 +185,20 @@ _OUTLINE = ("id", "state", "verifications", "ticket", "next")
 
 
 def _proposed(toolset: Toolset, given: dict[str, Any]) -> FindingView:
-    from plumbline_mcp.findings.proposing import proposal_of, propose
+    """The new finding; the same words again, while they wait to be rebuilt, are the same finding."""
+    from plumbline_mcp.findings.proposing import proposal_of, propose, waiting
 
-    stored = propose(toolset.workspace, proposal_of(given), caller().name)
-    return _view(toolset, stored.finding.id)
+    workspace, proposal, name = toolset.workspace, proposal_of(given), caller().name
+    known = waiting(workspace, proposal, name)
+    return _view(toolset, known or propose(workspace, proposal, name).finding.id)
+
+
+def _recomputed(toolset: Toolset, finding_id: str) -> FindingView:
+    from plumbline_mcp.findings.verification import verify_by_recompute
+
+    if _view(toolset, finding_id).state is State.PROPOSED:
+        verify_by_recompute(toolset.workspace, finding_id)
+    return _view(toolset, finding_id)
 
 
 def _listed(toolset: Toolset, state: State | None, cursor: str | None) -> FindingList:

@@ -1,6 +1,8 @@
 """Only a reviewer's signature about exactly this finding closes a rebuilt one."""
 
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -172,3 +174,26 @@ def test_a_confirmation_that_is_cut_off_leaves_neither_use_nor_state(
         database.execute("drop trigger full")
     assert workspace.approvals.ticket(ticket.id).state is TicketState.APPROVED
     assert confirming.decide(workspace, stored.finding.id, PROPOSER).state is State.CONFIRMED
+
+
+def test_of_eight_that_close_a_finding_at_once_one_does(faulty: Faulty, workspace: Workspace) -> None:
+    stored = rebuilt(workspace, faulty_export.found(faulty))
+    finding = stored.finding.id
+    decided(workspace, confirming.ask(workspace, finding, PROPOSER), "approve", "seen")
+    start = threading.Barrier(8)
+
+    def close() -> str:
+        own = Workspace.open(workspace.home)
+        start.wait()
+        try:
+            return confirming.decide(own, finding, PROPOSER).state.value
+        except UsageError as error:
+            return error.message
+        finally:
+            own.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        said = [one.result() for one in [pool.submit(close) for _ in range(8)]]
+    assert said.count("confirmed") == 1, said
+    assert [event.state for event in Findings(workspace).events(finding)].count(State.CONFIRMED) == 1
+    assert workspace.verify() == []

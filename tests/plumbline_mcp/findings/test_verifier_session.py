@@ -269,18 +269,21 @@ async def test_an_agent_goes_from_a_verdict_to_a_signed_finding_through_the_serv
     """Propose, recompute, ask, sign at the queue, confirm: each next call is named by the one before."""
     faulty = served.faulty
     async with session(served, "worker", "auto") as heard:
-        told = await heard.call(
-            "finding_propose",
-            verdicts=[faulty.verdict.id],
-            title="A projection is spoiled on the way out",
-            pattern=6,
-            silent=True,
-            cause="the exporter writes other bytes",
-            fix="do not",
-            cheapest_check="check export",
-            place={"tensor": TENSOR},
-            evidence=[f"{faulty.run_id}:output/config.json:bytes 0-63"],
-        )
+        words: dict[str, Any] = {
+            "verdicts": [faulty.verdict.id],
+            "title": "A projection is spoiled on the way out",
+            "pattern": 6,
+            "silent": True,
+            "cause": "the exporter writes other bytes",
+            "fix": "do not",
+            "cheapest_check": "check export",
+            "place": {"tensor": TENSOR},
+            "evidence": [f"{faulty.run_id}:output/config.json:bytes 0-63"],
+        }
+        told = await heard.call("finding_propose", **words)
+        assert (await heard.call("finding_propose", **words))["id"] == told["id"]
+        other = await heard.call("finding_propose", **words | {"cause": "something else"})
+        assert other["id"] != told["id"]
         assert told["state"] == "proposed", told
         assert told["next"].startswith(f'finding_recompute(finding_id="{told["id"]}")')
         assert (
@@ -289,6 +292,7 @@ async def test_an_agent_goes_from_a_verdict_to_a_signed_finding_through_the_serv
         )
         rebuilt = await heard.call("finding_recompute", finding_id=told["id"])
         assert rebuilt["state"] == "rebuilt", rebuilt
+        assert await heard.call("finding_recompute", finding_id=told["id"]) == rebuilt
         asked = await heard.call("finding_confirm", finding_id=told["id"])
         assert (asked["state"], asked["next"].split(";")[0]) == (
             "rebuilt",
@@ -299,6 +303,8 @@ async def test_an_agent_goes_from_a_verdict_to_a_signed_finding_through_the_serv
         reviewing.decided(faulty.workspace, ticket, "approve", "seen")
         done = await heard.call("finding_confirm", finding_id=told["id"])
         assert (done["state"], done["ticket"]) == ("confirmed", asked["ticket"])
+        assert await heard.call("finding_confirm", finding_id=told["id"]) == done
+        Findings(faulty.workspace).step(other["id"], State.DISPUTED, "x")
         assert [step["state"] for step in done["steps"]] == ["proposed", "rebuilt", "confirmed"]
         shown = await heard.call("finding_show", finding_id=told["id"])
         assert shown["untrusted_evidence"][0].startswith(

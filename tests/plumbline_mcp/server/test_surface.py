@@ -26,9 +26,12 @@ EXPECTED = {
     *("task_draft", "plan_draft", "approval_wait", "approval_list", "approval_withdraw"),
     *("finding_propose", "finding_list", "finding_show", "finding_recompute", "finding_confirm"),
 }
-ONCE_MORE = {"approval_withdraw", "finding_propose", "finding_recompute", "finding_confirm"}
+ONCE_MORE = {"approval_withdraw"}
 """What stores something and says another thing when it is called a second time."""
-AGAIN = {"task_draft", "plan_draft", "job_start", "job_cancel"}
+AGAIN = {
+    *("task_draft", "plan_draft", "job_start", "job_cancel"),
+    *("finding_propose", "finding_recompute", "finding_confirm"),
+}
 """What stores or ends something, and a second call changes nothing more."""
 
 
