@@ -82,9 +82,7 @@ def run(
     name: _Name,
     given: Annotated[
         list[str] | None,
-        typer.Option(
-            "--input", metavar="NAME=VALUE", help="A path, a run id, or JSON. Repeatable."
-        ),
+        typer.Option("--input", metavar="NAME=VALUE", help="A path, a run id, or JSON. Repeatable."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, max=14_400, help="Time limit.")] = 600,
     quiet: Quiet = False,
