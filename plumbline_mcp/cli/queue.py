@@ -1,6 +1,7 @@
 """``plumbline queue``: what waits for a reviewer's signature, and signing it."""
 
 import importlib.util
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 NAME = "queue"
 
 _HELP = """Requests that wait for a signature. Without a verb: the screen (on a terminal, with the extra
-`queue` installed), else the list. Decisions are signed at a terminal; pending is not approved.
+`screen` installed), else the list. Decisions are signed at a terminal; pending is not approved.
 
 Example: plumbline queue list --state pending
 """
@@ -72,15 +73,33 @@ def register(app: typer.Typer) -> None:
         group.command(name, help=paragraphs(function.__doc__), short_help=short)(function)
 
 
-def queue(context: typer.Context, home: Home = None) -> None:
-    """Open the screen where there is one, else list."""
+def queue(
+    context: typer.Context,
+    notify: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND", help="While the screen is open, run this with a line about each new request."
+        ),
+    ] = "",
+    home: Home = None,
+) -> None:
+    """Open the screen where there is one, else list and say how to get it."""
     if context.invoked_subcommand is not None:
         return
-    if sys.stdin.isatty() and sys.stdout.isatty() and _has_screen():
-        with _approvals(home) as approvals:
-            importlib.import_module("approvals.screen").run(approvals)
-    else:
+    command = _words(notify)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
         list_(home=home)
+    elif importlib.util.find_spec("textual"):
+        from approvals import screen
+
+        with _approvals(home) as approvals:
+            screen.run(approvals, command)
+    else:
+        from approvals.screen import INSTALL
+        from plumbline_mcp.cli.screen import console
+
+        list_(home=home)
+        console(stderr=True).print(f"for the screen: {INSTALL}")
 
 
 def list_(
@@ -267,8 +286,16 @@ def _show(ticket: "Ticket", json_output: bool, brief: bool = False) -> None:
         print_ticket(ticket, brief)
 
 
-def _has_screen() -> bool:
-    return all(importlib.util.find_spec(name) for name in ("textual", "approvals.screen"))
+def _words(command: str) -> list[str]:
+    """The words of a command, as a shell would cut them; no shell runs it."""
+    from plumbline_mcp.errors import UsageError
+
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UsageError(
+            f"--notify {command!r} is no command: {error}", "quote it as a shell would want it"
+        ) from error
 
 
 @contextmanager

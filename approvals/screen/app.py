@@ -1,0 +1,46 @@
+"""The Textual application around the queue's screen."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from approvals.queue import Approvals
+from approvals.screen.queue_screen import QueueScreen
+
+NO_DECISION = "NO DECISION\n"
+
+
+class QueueApp(App[None]):
+    """One screen in the terminal's own colours (none with NO_COLOR); no palette, no titles of others."""
+
+    CSS_PATH = "queue.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c,ctrl+q", "quit", priority=True)]
+
+    def __init__(
+        self, approvals: Approvals, notify: Sequence[str] = (), clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(ansi_color=True)
+        self.queue = QueueScreen(approvals, notify, clock)
+
+    def get_default_screen(self) -> Screen[None]:
+        """The queue itself."""
+        return self.queue
+
+    def raise_failure(self) -> None:
+        """Raise what ended the screen, if anything did."""
+        if self._exception is not None:
+            raise self._exception
+
+    def farewell(self) -> str:
+        """What is said once the screen is gone."""
+        lines = [f"signed: {ticket.id}, {ticket.state.value}\n" for ticket in self.queue.decided]
+        return "".join(lines) or NO_DECISION
+
+    def _fatal_error(self) -> None:
+        """End without Textual's own report: its tracebacks hold texts of others. `raise_failure` has it."""
+        self._close_messages_no_wait()
