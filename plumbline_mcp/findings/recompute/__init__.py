@@ -4,6 +4,7 @@ It shares no judging code with ``checks/``: numpy in float64, the standard libra
 jinja2 and tokenizers. What it cannot recompute it answers ``inconclusive``, with the reason, never ``pass``.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,12 @@ _RECOMPUTES: dict[str, Callable[[Path, Question], Submission]] = {
 }
 
 
+_UNFIT = (
+    ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError, AssertionError, re.error,
+)  # fmt: skip
+"""What a record that holds other kinds of values than its format says may raise."""
+
+
 def known() -> tuple[str, ...]:
     """The checks that have a recompute."""
     return tuple(sorted(_RECOMPUTES))
@@ -34,7 +41,7 @@ def recompute(folder: Path, question: Question) -> Submission:
         return found(folder, question)
     except Cannot as reason:
         return _unanswered(str(reason))
-    except (ArithmeticError, AttributeError, KeyError, IndexError, TypeError, ValueError, OSError) as error:
+    except _UNFIT as error:
         return _unanswered(f"a record does not fit its format: {type(error).__name__}: {error}")
     except (MemoryError, RecursionError) as error:
         return _unanswered(f"a record asks for too much: {type(error).__name__}")

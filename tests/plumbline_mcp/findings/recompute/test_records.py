@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -182,6 +183,28 @@ def test_numbers_that_are_none_never_pass(single: dict[str, Path], tmp_path: Pat
     run = shutil.copytree(single["adamw"], tmp_path / "run")
     _odd_numbers(run)
     assert ask(run).outcome != "pass"
+
+
+def test_records_of_random_bytes_are_answered_and_never_raise(
+    single: dict[str, Path], loads: dict[str, Judged], tmp_path: Path
+) -> None:
+    random = Random(7)
+    load = shutil.copytree(loads["clean"].folder, tmp_path / "load")
+    shutil.copytree(single["adamw"], tmp_path / "training" / "record-1")
+    asked = Question(check="optimizer_step", records=("record-1",))
+    for folder, question in ((load, loads["clean"].asked), (tmp_path / "training", asked)):
+        run = folder / "record-1"
+        files = [path for path in run.rglob("*") if path.suffix in (".json", ".jsonl", ".safetensors")]
+        for _ in range(20):
+            path = random.choice([each for each in files if each.name != "manifest.json"])
+            right = path.read_bytes()
+            raw = bytearray(right)
+            for _ in range(random.randint(1, 12)):
+                raw[random.randrange(min(len(raw), 4000))] = random.randrange(256)
+            path.write_bytes(raw)
+            seal(run)
+            assert recompute(folder, question).reason
+            path.write_bytes(right)
 
 
 def test_what_has_no_recomputation_says_so() -> None:
