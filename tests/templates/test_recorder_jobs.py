@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests.templates.played import JOBS, QUIET, lines, step_file
 from tests.templates.test_recorder import OLD_PYTHONS, RECORDER, fits, header, is_python_3_9
-from tests.templates.test_training_recorder import JOBS, QUIET, lines, step_file
 
 # Loads
 

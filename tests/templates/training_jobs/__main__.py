@@ -5,6 +5,7 @@ recorder is taken from a folder ``hooks`` beside ``OUT``, as a job has it; each 
 """
 
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -37,8 +38,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    import trainings
-
+    trainings = importlib.import_module("trainings" if WORLD == 1 else "trainings_of_two")
     if WORLD > 1:
         torch.distributed.init_process_group("gloo")
     for index, name in enumerate(sys.argv[3:]):

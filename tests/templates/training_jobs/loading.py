@@ -1,7 +1,7 @@
 """Loads a small model twice: ``loading.py RUN [in-parts | recycled]``.
 
-By itself it leaves a bias and a buffer out. ``recycled`` makes each tensor during the load, of memory that held
-its right values just before, and copies nothing into the last row of one.
+By itself it leaves a bias and a buffer out. ``recycled`` makes each tensor during the load, of memory that
+held its right values just before, and copies nothing into the last row of one.
 """
 
 import sys
