@@ -6,7 +6,6 @@ once, one consumes the attempt, and an attempt that was consumed has its row.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from approvals.ticket import Ticket
 from checks.errors import CheckError
 from checks.records.runs import INPUTS, Ending, Job, read_json
 from plumbline_mcp.engines.contents import Contents
-from plumbline_mcp.engines.engine import now
+from plumbline_mcp.engines.engine import Approved, now
 from plumbline_mcp.engines.environments import is_environment
 from plumbline_mcp.engines.job_digest import ENVIRONMENT, HOOKS, TEXT, JobContent, installed, job_content
 from plumbline_mcp.engines.launching import Prepared
@@ -28,20 +27,6 @@ NOTED = "environment_noted"
 NODES = 1
 """Nodes of a job of the local engine: all its ranks run on this machine."""
 _MILLIHOUR_S = 3.6
-
-
-@dataclass(frozen=True)
-class Approved:
-    """The approval that a job is submitted under: which ticket, which of its attempts, at which cost."""
-
-    ticket: str
-    attempt: int = 1
-    node_millihours: int = 0
-    """What the job is expected to take, as it was signed."""
-
-    def key(self, digest: str) -> str:
-        """The key of the submission of a job: one run for each ticket, job and attempt."""
-        return f"{self.ticket} {digest} {self.attempt}"
 
 
 class Admission:

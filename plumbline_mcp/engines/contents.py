@@ -39,10 +39,14 @@ def never() -> bool:
 
 
 class Contents:
-    """Digests, with the cache in a workspace's home; without ``home`` every file is read."""
+    """Digests, with the cache in a workspace's home; without ``home`` every file is read.
+
+    One of these answers for one moment: the same path gets the same answer.
+    """
 
     def __init__(self, home: Path | None = None, stop: Stop = never) -> None:
         self._stop = stop
+        self._answered: dict[tuple[Path, tuple[str, ...]], str] = {}
         self._known: dict[str, tuple[str, str]] = {}
         self._new: dict[str, tuple[str, str]] = {}
         self._cache = None if home is None else home / CACHE
@@ -54,12 +58,15 @@ class Contents:
         ``but``: names of folders, at any depth, that are left out. Raises `OSError` for what cannot be read,
         `Stopped`.
         """
+        if (path, but) in self._answered:
+            return self._answered[path, but]
         if path.is_dir():
             entries = [self._entry(path, name, where) for name, where in _files(path, but)]
             answer = digest(entries)
         else:
             answer = self._file(path.resolve())[0]
         self._store()
+        self._answered[path, but] = answer
         return answer
 
     def _entry(self, root: Path, name: str, path: Path) -> list[object]:

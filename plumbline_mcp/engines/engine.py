@@ -3,6 +3,7 @@
 `plumbline_mcp.engines.logs` and `checks.records.runs.RunFolder` read those, the same under every engine.
 """
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol
@@ -49,15 +50,31 @@ class Status(Frozen):
     seen_at: str = Field(default_factory=lambda: now())
 
 
+@dataclass(frozen=True)
+class Approved:
+    """The approval that a job is submitted under: which ticket, which of its attempts, at which cost."""
+
+    ticket: str
+    attempt: int = 1
+    node_millihours: int = 0
+    """What the job is expected to take, as it was signed."""
+
+    def key(self, digest: str) -> str:
+        """The key of the submission of a job: one run for each ticket, job and attempt."""
+        return f"{self.ticket} {digest} {self.attempt}"
+
+
 class Engine(Protocol):
     """One way to run jobs. A job is named by its run's id; its run folder is the same under every engine."""
 
     name: str
 
-    def submit(self, launch: Launch, key: str | None = None) -> str:
+    def submit(self, launch: Launch, key: str | None = None, approved: Approved | None = None) -> str:
         """Start a job, or queue it, and return its run's id. The same key twice is one job and one id.
 
-        Raises `UsageError` and `BadInput` (an unusable launch), `BuildError` (nothing was started).
+        ``approved`` names the approval that the job consumes, in the transaction that stores its submission;
+        ticket, job and attempt are then its key. Raises `approvals.errors.Refused` when it is not approved,
+        `UsageError` and `BadInput` (an unusable launch), `BuildError` (nothing was started).
         """
 
     def status(self, run_id: str) -> Status:

@@ -1,7 +1,6 @@
 """A job as a task or a plan names it: rendered, by digest, with its cost. Nothing of it has run."""
 
 from collections.abc import Iterable
-from typing import Annotated
 
 from pydantic import Field, JsonValue
 
@@ -25,9 +24,7 @@ from plumbline_mcp.scan.scanning import Subject
 from plumbline_mcp.workspace import Workspace
 
 ATTEMPTS = 2
-"""So often each job may be started, so that a node failure at night needs no new signature."""
-
-Attempts = Annotated[int, Field(ge=1, le=10)]
+"""By default so often each job may be started, so that a node failure at night needs no new signature."""
 
 
 class PlannedJob(Frozen):

@@ -12,9 +12,9 @@ from approvals.errors import Refused
 from approvals.tables import use_rows
 from approvals.ticket import Ticket, TicketState
 from checks.check import Progress, silent
-from plumbline_mcp.engines.admission import Approved, altered
+from plumbline_mcp.engines.admission import altered
 from plumbline_mcp.engines.contents import Contents
-from plumbline_mcp.engines.engine import State
+from plumbline_mcp.engines.engine import Approved, State
 from plumbline_mcp.engines.environments import is_built
 from plumbline_mcp.engines.job_digest import TEXT, job_content, job_text
 from plumbline_mcp.engines.launching import prepare

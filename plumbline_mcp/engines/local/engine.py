@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from checks.records.runs import Ending, Job, read_json
-from plumbline_mcp.engines.admission import Admission, Approved
+from plumbline_mcp.engines.admission import Admission
 from plumbline_mcp.engines.confinement.choosing import NONE, Chosen, Unavailable, choose
-from plumbline_mcp.engines.engine import State, Status, final_state
+from plumbline_mcp.engines.engine import Approved, State, Status, final_state
 from plumbline_mcp.engines.images import runtime_of
 from plumbline_mcp.engines.launching import Launch, prepare, write_run
 from plumbline_mcp.engines.local import files
@@ -78,7 +78,12 @@ class LocalEngine:
     def cancel(
         self, run_id: str, grace_s: float | None = None, *, remove: bool = False, why: str = ""
     ) -> None:
-        """Ask the supervisor for the end of the job; with ``remove`` the run folder goes too."""
+        """Ask the supervisor for the end of the job; with ``remove`` the run folder goes too.
+
+        A submission that was stopped before its job started has no supervisor: its run ends here.
+        """
+        if self.status(run_id).reason == UNSTARTED:
+            self._abandon(run_id, why or "cancelled")
         if not self.status(run_id).state.over:
             wanted = Cancel(why or "cancelled", remove, grace_s)
             request = RunFiles(self._workspace.runs / run_id)
@@ -90,6 +95,13 @@ class LocalEngine:
         """The run that was submitted under a key."""
         run = self._workspace.run_of_key(key)
         return None if run is None else run.run_id
+
+    def _abandon(self, run_id: str, why: str) -> None:
+        with contextlib.ExitStack() as stack:
+            taken: list[int] = []
+            _hold(RunFiles(self._workspace.runs / run_id), stack, taken)
+            if taken and self._workspace.run(run_id).state is RunState.SUBMITTING:
+                self._workspace.end_run(run_id, RunState.REMOVED, f"{why}, before it started")
 
     def _confinement(self, launch: Launch) -> Chosen:
         inputs = [path.expanduser().absolute() for path in launch.inputs.values()]

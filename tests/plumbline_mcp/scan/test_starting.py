@@ -12,9 +12,8 @@ import pytest
 from approvals.errors import Refused
 from approvals.ticket import TicketState
 from checks.records.runs import RunFolder
-from plumbline_mcp.engines.admission import Approved
 from plumbline_mcp.engines.contents import CACHE
-from plumbline_mcp.engines.engine import State, Status
+from plumbline_mcp.engines.engine import Approved, State, Status
 from plumbline_mcp.engines.local.engine import UNSTARTED, LocalEngine
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.plan import draft_plan, request_plan
@@ -313,6 +312,22 @@ def test_a_submission_that_was_killed_is_driven_again_and_not_doubled(stopped: t
     assert (runs(planned), uses(planned)) == (2, 2)
     assert planned.workspace.run(run.run_id).job.approval == ticket
     assert planned.workspace.verify() == []
+
+
+def test_a_submission_that_was_killed_can_be_cancelled_and_frees_the_next_attempt(
+    stopped: tuple[Planned, str],
+) -> None:
+    planned, ticket = stopped
+    (run,) = planned.workspace.runs_list()
+    engine = LocalEngine(planned.workspace)
+    engine.cancel(run.run_id)
+    assert (engine.status(run.run_id).state, engine.status(run.run_id).reason) == (
+        State.CANCELLED,
+        "cancelled, before it started",
+    )
+    started = start_job(planned.workspace, ticket, "dry_run")
+    assert (started.attempt, started.run_id != run.run_id) == (2, True)
+    assert over(planned, started.run_id).state is State.SUCCEEDED
 
 
 def test_a_job_without_an_approval_is_as_before(planned: Planned) -> None:
