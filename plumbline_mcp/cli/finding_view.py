@@ -118,8 +118,10 @@ def print_evidence(report: "EvidenceReport") -> None:
         "rebuilt by": "; ".join(report.verifications) or "nobody",
         "cause": finding.cause,
         "place": str(finding.place),
-        "held": f"{report.files} files, {report.records} sealed records, {report.verdicts} verdicts,"
-        f" {report.entries} entries of the audit log",
+        "files": str(report.files),
+        "sealed records": str(report.records),
+        "verdicts": str(report.verdicts),
+        "audit entries": str(report.entries),
     }
     rows = ([untrusted(name), untrusted(value, limit=4000)] for name, value in facts.items() if value)
     screen.print(table("the archive holds", "", rows=rows))

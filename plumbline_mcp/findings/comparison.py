@@ -131,9 +131,7 @@ def _value(name: str, claimed: float, found: float | None) -> Compared:
         result, told = Result.UNDECIDED, "not given"
     else:
         result, told = (Result.AGREE if close(claimed, found) else Result.DISPUTE), repr(found)
-    return Compared(
-        name=f"value {name}", result=result, claimed=repr(claimed), found=told, tolerance=tolerance
-    )
+    return Compared(name=name, result=result, claimed=repr(claimed), found=told, tolerance=tolerance)
 
 
 def close(claimed: float, found: float) -> bool:

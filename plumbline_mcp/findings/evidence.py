@@ -99,7 +99,13 @@ def _roots(allowed_signers: Path, revoked: Path | None, example: bool) -> Iterat
                 )
             shutil.copyfile(path.expanduser(), Path(folder, name))
             Path(folder, name).chmod(0o600)
-        yield TrustRoots(Path(folder), EXAMPLE_NAMESPACE if example else NAMESPACE)
+        try:
+            yield TrustRoots(Path(folder), EXAMPLE_NAMESPACE if example else NAMESPACE)
+        except EvidenceRefused as error:  # said of our copy: the reader knows the file by their own path
+            said = error.message
+            for name, path in files.items():
+                said = said.replace(str(Path(folder, name)), str(path))
+            raise EvidenceRefused(said, error.next_step) from error
 
 
 @dataclass(frozen=True)

@@ -154,8 +154,10 @@ def test_the_examples_signature_proves_nothing_to_others(tmp_path: Path, signers
     archive = export_evidence(faulty.workspace, stored.finding.id, tmp_path / "example.tar")
     own = faulty.workspace.approvals.trust.allowed_signers
     for keys in (signers, own):
-        with pytest.raises(EvidenceRefused):
+        with pytest.raises(EvidenceRefused) as raised:
             verify_evidence(archive, keys)
+        assert "plumbline-evidence-" not in raised.value.message
+    assert str(own) in raised.value.message
     report = verify_evidence(archive, own, example=True)
     assert (report.state, report.example, report.confirmed) == (State.CONFIRMED, True, False)
 

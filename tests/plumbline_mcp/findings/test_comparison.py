@@ -27,8 +27,8 @@ def test_the_right_answer_agrees_in_every_field() -> None:
     assert [field.name for field in comparison.fields] == [
         "outcome",
         "place",
-        "value clip: gradient norm, step 3",
-        "value clip: clipped share",
+        "clip: gradient norm, step 3",
+        "clip: clipped share",
     ]
     assert comparison.why() == ""
 
