@@ -48,8 +48,9 @@ def serve(
     check_image runs the interpreter of the environment it judges, so it takes only interpreters that you name
     here, that a check or a run from the command line used in this workspace, or that Plumbline built.
 
-    HTTP listens on loopback only and wants the token that is printed at each start: on standard error for
-    people, with --json on standard output for programs, once it listens.
+    HTTP listens on loopback only and wants a token. While no reviewer is enrolled, one of this start is
+    printed: on standard error for people, with --json on standard output for programs, once it listens. With
+    a reviewer, tokens are minted: plumbline token mint.
 
     Example: plumbline serve --python venv/bin/python
     """

@@ -1,4 +1,4 @@
-"""One JSON file for each tool as `tools/list` gives it, and one for the rest an agent sees of the server."""
+"""One JSON file for each tool as `tools/list` gives it to a role, and one for the rest that it sees."""
 
 import json
 from pathlib import Path
@@ -6,18 +6,27 @@ from typing import Any
 
 import anyio
 from mcp import Client
+from mcp.server.auth.middleware.auth_context import auth_context_var
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 
 from plumbline_mcp.server import build_server
+from plumbline_mcp.server.roles import Role
 
 FOLDER = Path(__file__).parent / "tools"
+"""What an agent sees."""
+FOLDERS = {Role.AGENT: FOLDER, Role.VERIFIER: Path(__file__).parent / "verifier"}
+"""The read-only role sees some of the agent's tools, as the agent sees them."""
 
 
-def seen() -> dict[str, str]:
+def seen(role: Role = Role.AGENT) -> dict[str, str]:
     """File name to text, for every tool, and ``server.json``: instructions, resource templates, prompts."""
-    return anyio.run(_seen)
+    return anyio.run(_seen, role)
 
 
-async def _seen() -> dict[str, str]:
+async def _seen(role: Role) -> dict[str, str]:
+    access = AccessToken(token="-", client_id="-", scopes=[role.value])
+    auth_context_var.set(AuthenticatedUser(access))  # of this run of the event loop alone
     async with Client(build_server()) as client:
         tools = (await client.list_tools()).tools
         templates = (await client.list_resource_templates()).resource_templates
@@ -38,10 +47,10 @@ def _plain(model: Any) -> dict[str, Any]:
 
 
 def write() -> None:
-    """Replace the folder's files, once all of them could be made."""
-    files = seen()
-    FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.glob("*.json"):
-        old.unlink()
-    for name, text in files.items():
-        (FOLDER / name).write_text(text)
+    """Replace the folders' files, once all of them could be made."""
+    for folder, files in [(FOLDERS[role], seen(role)) for role in FOLDERS]:
+        folder.mkdir(exist_ok=True)
+        for old in folder.glob("*.json"):
+            old.unlink()
+        for name, text in files.items():
+            (folder / name).write_text(text)

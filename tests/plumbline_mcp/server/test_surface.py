@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import checks
 from checks.verdict import Outcome
+from plumbline_mcp.server.roles import Role
 from plumbline_mcp.server.views import ProblemView, VerdictView
 from tests.snapshots import seen as snapshots
 
@@ -35,9 +38,10 @@ AGAIN = {
 """What stores or ends something, and a second call changes nothing more."""
 
 
-def test_each_tool_looks_as_its_snapshot() -> None:
-    seen = snapshots.seen()
-    kept = {path.name: path.read_text() for path in snapshots.FOLDER.glob("*.json")}
+@pytest.mark.parametrize("role", snapshots.FOLDERS)
+def test_each_tool_looks_as_its_snapshot(role: Role) -> None:
+    seen = snapshots.seen(role)
+    kept = {path.name: path.read_text() for path in snapshots.FOLDERS[role].glob("*.json")}
     stale = sorted(name for name in seen.keys() | kept.keys() if seen.get(name) != kept.get(name))
     assert not stale, f"changed: {stale}; run `python -m tests.snapshots` and review the diff"
 
