@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plumbline_mcp.cli.job_start import start
 from plumbline_mcp.cli.options import FLAG, ExitCode, Home, Json, Quiet, paragraphs
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ _Follow = Annotated[bool, typer.Option("--follow", "-f", metavar=FLAG, help="Go 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.add_typer(group, name=NAME, help=_HELP, short_help="Show, follow and end jobs.")
+    app.add_typer(group, name=NAME, help=_HELP, short_help="Start approved jobs; show, follow and end jobs.")
     for name, function, short in (
+        ("start", start, "Start a job of a signed task or plan."),
         ("list", list_, "List jobs and how they stand."),
         ("status", status, "How one job stands."),
         ("wait", wait, "Wait until a job is over."),

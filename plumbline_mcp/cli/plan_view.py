@@ -104,7 +104,7 @@ def _next(ticket: Ticket) -> str:
     if ticket.state is TicketState.PENDING:
         return f"plumbline queue approve {ticket.id}, or reject it"
     if ticket.state in (TicketState.APPROVED, TicketState.USED):
-        return f'job_start(ticket="{ticket.id}", job=...) of the MCP server'
+        return f"plumbline job start {ticket.id} JOB, or the tool job_start"
     return f"it is {ticket.state.value}: draft it again"
 
 

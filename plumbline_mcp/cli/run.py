@@ -102,8 +102,9 @@ def run(
 
     It leaves a sealed run folder that a check judges: `rows` feeds check data, `export` feeds check export,
     `load` and `train_step` feed the checks of their name. The job is confined, and runs under a supervisor:
-    Ctrl-C ends it; with --detach it goes on, and `plumbline job` shows and ends it. You start the job, here;
-    agents cannot start one. Exit code 0 when every rank ended by itself, 2 otherwise.
+    Ctrl-C ends it; with --detach it goes on, and `plumbline job` shows and ends it. What you
+    start here says `approval: none`; `plumbline job start` starts what a reviewer signed. Exit code 0 when
+    every rank ended by itself, 2 otherwise.
 
     Example: plumbline run rows --model models/gpt-oss-20b --workload train.jsonl --set shuffle=false
     """

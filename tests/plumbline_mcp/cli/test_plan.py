@@ -38,6 +38,18 @@ def test_a_task_is_drafted_approved_and_followed_by_a_plan(planned: Planned) -> 
 
     approved = plumbline("queue", "approve", ticket, "--as", "example", home=planned.home)
     assert approved.returncode == 0, approved.stderr
+    started = answered(planned, "job", "start", ticket, "dry_run")
+    assert (started["attempt"], started["new"], started["approval"]) == (1, True, ticket)
+    waited = plumbline("job", "wait", started["run_id"], home=planned.home)
+    assert waited.returncode == 0, waited.stderr
+    again = plumbline("job", "start", ticket, "dry_run", home=planned.home)
+    assert f"run:    {started['run_id']}" in again.stdout
+    assert "attempt: 1 (started before)" in again.stdout
+    refused = plumbline("job", "start", ticket, "dry_run", "--attempt", "1", home=planned.home)
+    assert (refused.returncode, "attempt 1 of dry_run was used" in refused.stderr) == (3, True)
+    covered = plumbline("job", "start", ticket, "environment", home=planned.home)
+    assert "covers no building" in covered.stderr
+
     grid = ("--grid", "learning_rate=[1e-5,1e-4]", "--grid", "steps=3", "--as", "ada")
     plan = answered(planned, "plan", "draft", ticket, *grid)
     assert [job["changed"] for job in plan["jobs"]] == [
