@@ -180,6 +180,7 @@ class QueueScreen(Screen[None]):
             self.review.lines.focus()
         try:
             self._show_selected()
+            self._say_state()
         except Refused as refused:
             self.say(refusal(refused))
 

@@ -7,7 +7,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from approvals.screen.app import QueueApp
-from tests.approvals.reviewers import Queue
+from tests.approvals.reviewers import Queue, connect
 
 Steps = Callable[[Pilot[None]], Awaitable[None]]
 
@@ -42,3 +42,21 @@ async def press(pilot: Pilot[None], *keys: str) -> str:
 async def type_in(pilot: Pilot[None], text: str) -> str:
     """Type a text."""
     return await press(pilot, *({" ": "space", ",": "comma", "-": "minus"}.get(c, c) for c in text))
+
+
+def other(queue: Queue) -> Queue:
+    """The same queue as another process has it open."""
+    (path,) = (row[2] for row in queue.connection.execute("pragma database_list") if row[1] == "main")
+    return Queue(connect(path), queue.trust, queue.clock)
+
+
+async def noticed(pilot: Pilot[None]) -> str:
+    """Let the screen notice what another process wrote; what then stands on it."""
+    pilot.app.queue.poll()  # type: ignore[attr-defined]
+    await pilot.pause()
+    return screen_text(pilot)
+
+
+async def read_diff(pilot: Pilot[None]) -> str:
+    """Open the selected request, and its diff, and go to its end."""
+    return await press(pilot, "enter", "tab", "G")
