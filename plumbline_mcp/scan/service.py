@@ -51,6 +51,7 @@ async def run_check(
     verdict = _unsealed(workspace, check, arguments)
     if verdict is None:
         verdict = _vouched(workspace, arguments, await _judged(check, arguments, progress, timeout_s))
+    verdict = verdict.model_copy(update={"approval": _approval(workspace, arguments)})
     return workspace.add_verdict(verdict, arguments.model_dump(mode="json", exclude_none=True))
 
 
@@ -107,6 +108,13 @@ def _other_inputs(path: Path) -> str:
         return RunFolder.open(path).changed_inputs()
     except CheckError:
         return ""
+
+
+def _approval(workspace: Workspace, arguments: Inputs) -> str:
+    """The approvals that the judged runs were started under, as this workspace stored them."""
+    runs = [run_of(workspace, path) for path in _run_folders(arguments)]
+    named = {run.job.approval if run else "none" for run in runs} or {"none"}
+    return ", ".join(sorted(named))
 
 
 def _vouched(workspace: Workspace, arguments: Inputs, verdict: Verdict) -> Verdict:

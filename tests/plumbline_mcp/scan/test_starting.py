@@ -163,7 +163,8 @@ def test_a_model_that_changes_while_the_job_runs_leaves_records_that_are_not_jud
         "return []", "import time\n    print('up', flush=True)\n    time.sleep(4)\n    return []"
     )
     (planned.pack / "export.py").write_text(waits)
-    started = start_job(planned.workspace, signed_task(planned), "export")
+    ticket = signed_task(planned)
+    started = start_job(planned.workspace, ticket, "export")
     out = planned.workspace.runs / started.run_id / "logs" / "rank-00000.out"
     until(lambda: out.is_file() and out.read_text())
     planned.weights.write_bytes(b"WEIGHTS")
@@ -174,6 +175,20 @@ def test_a_model_that_changes_while_the_job_runs_leaves_records_that_are_not_jud
         run_check, planned.workspace, "export", {"original": planned.weights.parent, "export": started.run_id}
     )
     assert (verdict.outcome, "model was not what was approved" in verdict.reason) == ("inconclusive", True)
+    assert verdict.approval == ticket
+
+
+def test_a_verdict_names_the_approval_of_its_run(planned: Planned) -> None:
+    ticket = signed_task(planned)
+    started = start_job(planned.workspace, ticket, "export")
+    over(planned, started.run_id)
+    inputs = {"original": planned.weights.parent, "export": started.run_id}
+    assert anyio.run(run_check, planned.workspace, "export", inputs).approval == ticket
+    _, job = covered_job(planned.workspace, ticket, "export")
+    own = LocalEngine(planned.workspace).submit(job.launch)
+    over(planned, own)
+    inputs = {"original": planned.weights.parent, "export": own}
+    assert anyio.run(run_check, planned.workspace, "export", inputs).approval == "none"
 
 
 def test_each_attempt_is_used_once(planned: Planned) -> None:
