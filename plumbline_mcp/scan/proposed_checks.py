@@ -26,7 +26,7 @@ from approvals.ticket import Ticket, TicketState
 from checks.check import Progress
 from checks.errors import Inconclusive, NotEvaluated
 from checks.records.runs import file_evidence, is_run_folder
-from checks.verdict import Evidence, Frozen, Outcome, Verdict
+from checks.verdict import Evidence, Frozen, Outcome, Part, Verdict
 from plumbline_mcp import workers
 from plumbline_mcp.engines.confinement.choosing import AUTOMATIC
 from plumbline_mcp.errors import UsageError, WorkerCrashed, WorkerTimedOut
@@ -218,8 +218,20 @@ def _marked(proposed: Proposed, given: dict[str, JsonValue], answer: dict[str, A
     except (KeyError, ValidationError) as error:
         told = str(answer.get("problem") or f"its answer is no verdict: {str(error).splitlines()[0]}")
         return _stated(proposed, given, Outcome.INCONCLUSIVE, f"the proposed check failed: {told[:400]}", "")
-    return verdict.model_copy(
-        update={**_ours(proposed), "stand_ins": (_mark(proposed), *verdict.stand_ins[:20])}
+    said = {
+        "next_step": "",
+        "reference": f"the proposed check's own word: {verdict.reference}",
+        "stand_ins": (_mark(proposed), *(f"it says: {text}" for text in verdict.stand_ins[:20])),
+        "parts": tuple(map(_without_advice, verdict.parts)),
+    }
+    return verdict.model_copy(update={**_ours(proposed), **said})
+
+
+def _without_advice(part: Part) -> Part:
+    """A part whose problems name no next step and cite nothing: an unknown file advises nobody."""
+    advice = {"next_step": None, "citation": None}
+    return part.model_copy(
+        update={"problems": tuple(problem.model_copy(update=advice) for problem in part.problems)}
     )
 
 

@@ -37,6 +37,7 @@ from plumbline_mcp.server.tools import (
     findings,
     jobs,
     plans,
+    proposals,
     records,
     status,
     tensors,
@@ -46,7 +47,10 @@ from plumbline_mcp.server.tools import (
 from plumbline_mcp.server.toolset import Toolset, foreseen
 
 NAME = "plumbline"
-TOOLS = (status, checks, verdicts, plans, approvals, jobs, records, tensors, findings, verification)
+TOOLS = (
+    *(status, checks, proposals, verdicts, plans, approvals, jobs, records, tensors),
+    *(findings, verification),
+)
 """The modules whose tools are served, in the order of the list."""
 INSTRUCTIONS = """\
 Plumbline judges LLM training against references that share no code with it, from files; it trains nothing.

@@ -24,7 +24,7 @@ _RUNS = (
     "Runs `python` only when the user named it (`plumbline serve --python`, or an earlier check or run from "
     "the command line) or Plumbline built it.\n"
 )
-_TOLD = (
+TOLD = (
     *("id", "outcome", "summary", "untrusted_reason", "next_step"),
     *("parts", "problems", "total", "truncated", "cursor", "next"),
 )
@@ -102,7 +102,7 @@ def _add_check(toolset: Toolset, check: Check[Any, Any]) -> None:
         description=_description(check),
         annotations=JUDGES,
         parameters=_parameters(check),
-        outlined=_TOLD,
+        outlined=TOLD,
     )
 
 

@@ -63,6 +63,7 @@ def calls(sample: Sample) -> dict[str, list[dict[str, Any]]]:
 PLAYED_ELSEWHERE = {
     *("task_draft", "plan_draft", "job_start", "approval_wait", "approval_withdraw"),
     *("finding_propose", "finding_show", "finding_recompute", "finding_confirm"),
+    *("proposal_add", "proposal_judge"),
 }
 """What needs a target or a finding: test_plan_tools and the tests of findings hold those to the same."""
 
