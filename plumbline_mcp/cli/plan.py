@@ -32,7 +32,9 @@ def register(app: typer.Typer) -> None:
 
 
 def draft(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="The ticket of a signed task.")],
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="The ticket of a signed task; with --rerun, or of a plan.")
+    ],
     check: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Jobs of this check; may be repeated; all that train by default."),
@@ -45,6 +47,9 @@ def draft(
         ),
     ] = None,
     attempts: Annotated[int, typer.Option(min=1, max=10, metavar="N", help="So often a job may start.")] = 2,
+    rerun: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Instead: this job of the task or plan, once more.")
+    ] = None,
     as_: Requester = "",
     json_output: Json = False,
     quiet: Quiet = False,
@@ -54,10 +59,14 @@ def draft(
 
     Example: plumbline plan draft A-5ba3ad3b8e-1 --grid learning_rate=[1e-5,1e-4]
     """
+    from approvals.statement import Action
     from plumbline_mcp.cli.inputs import settings_of
     from plumbline_mcp.cli.plan_view import asking, print_plan, requester
-    from plumbline_mcp.scan.plan import draft_plan, request_plan
+    from plumbline_mcp.scan.plan import draft_plan, draft_rerun, request_plan
     from plumbline_mcp.workspace import Workspace
+
+    if rerun and (check or grid):
+        raise typer.BadParameter("it takes neither --check nor --grid", param_hint="--rerun")
 
     values = {
         name: value if isinstance(value, list) else [value] for name, value in settings_of(grid or []).items()
@@ -65,10 +74,13 @@ def draft(
     workspace = Workspace.open(home, create=False)
 
     def make() -> "Plan":
+        if rerun:
+            return draft_rerun(workspace, task, rerun)
         return draft_plan(workspace, task, check or [], values, attempts)
 
     plan = asking("plan draft", make, quiet or json_output)
-    print_plan(request_plan(workspace, plan, *requester(as_)), plan, json_output)
+    action = Action.RERUN if rerun else Action.PLAN
+    print_plan(request_plan(workspace, plan, *requester(as_), action=action), plan, json_output)
 
 
 def show(identifier: Ticket, json_output: Json = False, home: Home = None) -> None:

@@ -15,9 +15,10 @@ from approvals.statement import Action
 from approvals.ticket import Ticket, TicketState
 from checks.references.packs import Pack
 from checks.verdict import Frozen
-from plumbline_mcp.engines.launching import setting_hint
+from plumbline_mcp.engines.job_digest import TEXT, job_text
+from plumbline_mcp.engines.launching import prepare, setting_hint
 from plumbline_mcp.errors import UsageError
-from plumbline_mcp.scan.planned import ATTEMPTS, Rendered, subjects
+from plumbline_mcp.scan.planned import ATTEMPTS, Rendered, planned_job, subjects
 from plumbline_mcp.scan.task import (
     TARGET_FILE,
     Drafter,
@@ -89,15 +90,49 @@ def draft_plan(
     )
 
 
+def draft_rerun(workspace: Workspace, ticket_id: str, name: str) -> Plan:
+    """One more run of a job of a task or a plan, as it would run now: a plan of one job and one attempt.
+
+    Raises `UsageError` for what is not there or not signed, and `BadInput`.
+    """
+    ticket = workspace.approvals.ticket(ticket_id)
+    covered = jobs_of(ticket)
+    task = ticket if isinstance(covered, Task) else workspace.approvals.ticket(covered.task)
+    _refuse_undecided(task)
+    known = covered.job(name)
+    prepared = prepare(known.launch, "unnamed")
+    job = planned_job(workspace, known.name, known.changed, prepared)
+    return Plan(
+        jobs=(job,),
+        texts={job.content.digests[TEXT]: job_text(prepared)},
+        task=task.id,
+        task_sha256=task.request.content_sha256,
+        checks=(),
+        grid={},
+        attempts=1,
+        cost=PlanCost(
+            node_millihours=job.cost.node_millihours, most_node_millihours=job.cost.most_node_millihours
+        ),
+    )
+
+
 def request_plan(
-    workspace: Workspace, plan: Plan, requester: str, requester_uid: int | None = None
+    workspace: Workspace,
+    plan: Plan,
+    requester: str,
+    requester_uid: int | None = None,
+    action: Action = Action.PLAN,
 ) -> Ticket:
-    """Ask for a plan: the ticket of it, or the open one of the same. Raises `Refused`, `UsageError`."""
-    procedures = ", ".join(dict.fromkeys(job.launch.procedure for job in plan.jobs))
+    """Ask for a plan or a rerun: the ticket of it, or the open one of the same.
+
+    Raises `Refused`, `UsageError`.
+    """
+    again = " once more" if action is Action.RERUN else ""
+    procedures = ", ".join(dict.fromkeys(job.launch.procedure for job in plan.jobs)) + again
     task = task_of(workspace.approvals.ticket(plan.task))
     return ask(
         workspace,
-        action=Action.PLAN,
+        action=action,
         title=f"{len(plan.jobs)} job{'s' if len(plan.jobs) > 1 else ''} of {task.framework}: {procedures}"[
             :200
         ],

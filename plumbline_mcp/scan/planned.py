@@ -17,7 +17,7 @@ from plumbline_mcp.engines.job_digest import (
     job_text,
     readable,
 )
-from plumbline_mcp.engines.launching import Launch, prepare
+from plumbline_mcp.engines.launching import Launch, Prepared, prepare
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.costs import Cost, cost_of
 from plumbline_mcp.scan.scanning import Subject
@@ -96,19 +96,29 @@ class Renderer:
             launch = self._subject.launch(self._pack, procedure)
             launch = launch.model_copy(update={"settings": launch.settings | changed})
             prepared = prepare(launch, "unnamed", built=self._built)
-            content = job_content(prepared, self._contents)
-            texts[content.digests[TEXT]] = job_text(prepared)
-            jobs.append(
-                PlannedJob(
-                    name=name,
-                    changed=changed,
-                    launch=launch,
-                    content=content,
-                    digest=content.digest,
-                    cost=cost_of(self._workspace, prepared),
-                )
-            )
+            job = planned_job(self._workspace, name, changed, prepared, self._contents)
+            texts[job.content.digests[TEXT]] = job_text(prepared)
+            jobs.append(job)
         return Rendered(jobs=tuple(jobs), texts=texts)
+
+
+def planned_job(
+    workspace: Workspace,
+    name: str,
+    changed: dict[str, JsonValue],
+    prepared: Prepared,
+    contents: Contents | None = None,
+) -> PlannedJob:
+    """A prepared launch as it would be signed. Raises `UsageError` for what cannot be read."""
+    content = job_content(prepared, contents or Contents(workspace.home))
+    return PlannedJob(
+        name=name,
+        changed=changed,
+        launch=prepared.launch,
+        content=content,
+        digest=content.digest,
+        cost=cost_of(workspace, prepared),
+    )
 
 
 def subjects(rendered: Rendered, further: dict[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from mcp.server.mcpserver import Context
 from pydantic import Field, JsonValue
 
 from approvals.ticket import TicketState
+from plumbline_mcp.errors import UsageError
 from plumbline_mcp.server.progress import reported
 from plumbline_mcp.server.roles import caller, peer_uid
 from plumbline_mcp.server.tools.approvals import ASKS, TicketArgument, moment, next_call
@@ -76,8 +77,17 @@ def add_tools(toolset: Toolset) -> None:
             Field(description='settings to vary, at most 200 jobs: {"learning_rate": [1e-5, 1e-4]}'),
         ] = None,
         attempts: Annotated[int, Field(ge=1, le=_MOST_ATTEMPTS, description="of each job")] = 2,
+        rerun: Annotated[
+            str | None, Field(description="instead: a job of `task`, or of that plan, once more")
+        ] = None,
     ) -> DraftView:
         """Ask for the jobs that train, under a signed task: each rendered, by digest, with its cost."""
+        if rerun is not None:
+            if checks or grid:
+                raise UsageError(
+                    "a rerun takes neither checks nor a grid", "leave them out, or leave rerun out"
+                )
+            return await _drafted(ctx, partial(_rerun, toolset, ctx, task, rerun))
         return await _drafted(ctx, partial(_plan, toolset, ctx, task, checks or [], grid or {}, attempts))
 
     toolset.add(task_draft, DraftView, title="Draft a task", annotations=ASKS)
@@ -112,6 +122,15 @@ def _plan(
     plan = draft_plan(toolset.workspace, task, checks, grid, attempts)
     ticket = request_plan(toolset.workspace, plan, caller().name, peer_uid(ctx))
     return _view(ticket, plan, tuple(f"check {name}" for name in plan.checks))
+
+
+def _rerun(toolset: Toolset, ctx: Context, ticket_id: str, job: str) -> DraftView:
+    from approvals.statement import Action
+    from plumbline_mcp.scan.plan import draft_rerun, request_plan
+
+    plan = draft_rerun(toolset.workspace, ticket_id, job)
+    ticket = request_plan(toolset.workspace, plan, caller().name, peer_uid(ctx), Action.RERUN)
+    return _view(ticket, plan, (f"once more: {job}",))
 
 
 def _view(ticket: "Ticket", rendered: "Rendered", covers: tuple[str, ...]) -> DraftView:

@@ -10,13 +10,14 @@ import anyio
 import pytest
 
 from approvals.errors import Refused
+from approvals.statement import Action
 from approvals.ticket import TicketState
 from checks.records.runs import RunFolder
 from plumbline_mcp.engines.contents import CACHE
 from plumbline_mcp.engines.engine import Approved, State, Status
 from plumbline_mcp.engines.local.engine import UNSTARTED, LocalEngine
 from plumbline_mcp.errors import UsageError
-from plumbline_mcp.scan.plan import draft_plan, request_plan
+from plumbline_mcp.scan.plan import draft_plan, draft_rerun, request_plan
 from plumbline_mcp.scan.service import run_check
 from plumbline_mcp.scan.starting import covered_job, start_job
 from plumbline_mcp.scan.task import draft_task, request_task
@@ -216,6 +217,27 @@ def test_the_next_attempt_is_taken_after_a_failure_until_none_is_left(planned: P
 
 def _ended(planned: Planned) -> bool:
     return all(over(planned, run.run_id).state is State.FAILED for run in planned.workspace.runs_list())
+
+
+def test_a_rerun_is_a_request_of_its_own_and_runs_once(planned: Planned) -> None:
+    task = signed_task(planned)
+    over(planned, start_job(planned.workspace, task, "dry_run").run_id)
+    rerun = draft_rerun(planned.workspace, task, "dry_run")
+    ticket = request_plan(planned.workspace, rerun, "agent", action=Action.RERUN)
+    assert (ticket.request.action, ticket.request.under, ticket.request.attempts) == ("rerun", task, 1)
+    assert ticket.request.title == "1 job of small: dry_run once more"
+    with pytest.raises(Refused, match="pending is not approved"):
+        start_job(planned.workspace, ticket.id, "dry_run")
+    planned.approve(ticket.id)
+    started = start_job(planned.workspace, ticket.id, "dry_run")
+    assert over(planned, started.run_id).state is State.SUCCEEDED
+    assert planned.workspace.run(started.run_id).job.approval == ticket.id
+    assert planned.workspace.approvals.ticket(ticket.id).state is TicketState.USED
+    assert (runs(planned), uses(planned)) == (2, 2)
+    again = request_plan(
+        planned.workspace, draft_rerun(planned.workspace, ticket.id, "dry_run"), "agent", action=Action.RERUN
+    )
+    assert again.id != ticket.id
 
 
 def test_a_rejected_ticket_says_why(planned: Planned) -> None:

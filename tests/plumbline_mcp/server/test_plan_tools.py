@@ -93,7 +93,13 @@ async def test_from_a_target_to_jobs_that_ran(planned: Planned, mode: str) -> No
         await ended(planned, trained["run_id"])
         job = planned.workspace.run(trained["run_id"]).job
         assert (job.settings["learning_rate"], job.approval) == (1e-4, plan["ticket"])
-        listed = (await agent.call("approval_list"))["approvals"]
+        again = await agent.call("plan_draft", task=plan["ticket"], rerun="train_step-002")
+        assert again["jobs"][0]["digest"] == plan["jobs"][1]["digest"]
+        assert planned.workspace.approvals.ticket(again["ticket"]).request.action == "rerun"
+        await agent.call("approval_withdraw", ticket=again["ticket"])
+        said = await agent.refused("plan_draft", task=plan["ticket"], rerun="x", checks=["optimizer_step"])
+        assert "a rerun takes neither checks nor a grid" in said
+        listed = (await agent.call("approval_list", state="approved"))["approvals"]
         assert [one["ticket"] for one in listed] == [plan["ticket"], task["ticket"]]
 
     await as_agent(planned, play, mode)
