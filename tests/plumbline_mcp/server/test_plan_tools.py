@@ -11,8 +11,13 @@ import jsonschema
 import pytest
 from mcp import Client
 
+from checks.records.runs import RunFolder
 from plumbline_mcp.engines.local.engine import LocalEngine
+from plumbline_mcp.scan.example_release import write_release
+from plumbline_mcp.scan.example_workload import write_workload
 from plumbline_mcp.server import build_server
+from plumbline_mcp.workspace import Workspace
+from tests.frameworks.pack_jobs import pack_environment
 from tests.plumbline_mcp.engines.waiting import until
 from tests.plumbline_mcp.scan.planned_target import Planned, planned_target
 
@@ -207,3 +212,39 @@ async def test_a_plan_of_200_jobs_fits_an_answer_and_a_request(planned: Planned)
         assert len(request.content["texts"]) == 1  # type: ignore[call-overload,arg-type,index]
 
     await as_agent(planned, play)
+
+
+REAL_TARGET = """format = 1
+framework = "transformers"
+model = "release"
+workload = "workload.jsonl"
+time_limit_s = 900
+
+[environment]
+pack = true
+"""
+
+
+@pytest.mark.environment
+async def test_the_dry_run_of_transformers_runs_as_it_was_signed(tmp_path: Path) -> None:
+    pack_environment("transformers")
+    write_release(tmp_path / "release")
+    write_workload(tmp_path / "workload.jsonl", 40)
+    (tmp_path / "target.toml").write_text(REAL_TARGET)
+    real = Planned(tmp_path, Workspace.open(tmp_path / "home", kind="example"), tmp_path / "target.toml")
+
+    async def play(agent: Agent) -> None:
+        task = await agent.call("task_draft", target=str(real.target))
+        assert task["covers"][:3] == ["dry run", "no-training checks", "first run"]
+        assert [job["name"] for job in task["jobs"]] == ["dry_run", "rows", "load", "export", "first_run"]
+        real.approve(task["ticket"])
+        started = await agent.call("job_start", ticket=task["ticket"], job="dry_run")
+        await ended(real, started["run_id"])
+        folder = RunFolder.open(real.workspace.runs / started["run_id"])
+        assert (folder.job.approval, folder.changed_inputs()) == (task["ticket"], "")
+        with (tmp_path / "release" / "config.json").open("a") as file:
+            file.write(" ")
+        said = await agent.refused("job_start", ticket=task["ticket"], job="rows")
+        assert f"the job is not what {task['ticket']} was asked for: model " in said
+
+    await as_agent(real, play)
