@@ -36,6 +36,7 @@ from plumbline_mcp.scan.seals import broken_seal
 from plumbline_mcp.scan.signed import hold_used
 from plumbline_mcp.version import system_version
 from plumbline_mcp.workspace import Workspace
+from plumbline_mcp.workspace.location import DATABASE
 
 FOLDER = "proposed"
 PREFIX = "proposed_"
@@ -175,6 +176,7 @@ async def _judged(
     payload = {
         "folder": str(folder),
         "reads": [str(path) for path in reads],
+        "protected": [str(path) for path in _protected(workspace)],
         "limits": asdict(limits),
         "confinement": confinement,
     }
@@ -206,7 +208,10 @@ def _prepared(workspace: Workspace, proposed: Proposed, given: dict[str, JsonVal
     folder.mkdir(mode=0o700)
     (folder / SCRATCH).mkdir()
     (folder / CHECK).write_bytes(proposed.source.encode())
-    request = {"inputs": given, "limits": limits.for_child()}
+    trust = workspace.approvals.trust
+    files = (workspace.home / DATABASE, trust.allowed_signers, trust.policy_file)
+    held = {"limits": limits.for_child(), "protected": [str(path) for path in files]}
+    request = {"inputs": given, **held}
     (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
     return folder
 
@@ -287,12 +292,11 @@ def _resolved(workspace: Workspace, value: JsonValue) -> JsonValue:
 
 def _readable(workspace: Workspace, given: Mapping[str, JsonValue]) -> list[Path]:
     """Files and folders among the inputs. Raises `UsageError` where one leads to the workspace or trust."""
-    home = workspace.home.resolve()
-    protected = [home, workspace.approvals.trust.folder.resolve()]
+    protected = _protected(workspace)
     found = []
     for path in _paths(given):
         place = path.resolve()
-        if place.parent == (home / "runs"):
+        if place.parent == workspace.runs.resolve():
             found.append(path)
         elif any(place.is_relative_to(one) or one.is_relative_to(place) for one in protected):
             raise UsageError(
@@ -302,6 +306,10 @@ def _readable(workspace: Workspace, given: Mapping[str, JsonValue]) -> list[Path
         else:
             found.append(path)
     return found
+
+
+def _protected(workspace: Workspace) -> list[Path]:
+    return [workspace.home.resolve(), workspace.approvals.trust.folder.resolve()]
 
 
 def _paths(given: Mapping[str, JsonValue]) -> Iterator[Path]:

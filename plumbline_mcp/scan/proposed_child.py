@@ -12,6 +12,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def main() -> None:
         try:
             _limit(request["limits"])
             system_calls.refuse()
-            _make_sure(folder)
+            _make_sure(folder, request["protected"])
         except OSError as error:
             sys.stderr.write(f"{error}\n")
             sys.exit(NOT_HELD)
@@ -78,12 +79,13 @@ def _limit(limits: dict[str, int]) -> None:
         resource.setrlimit(name, (value, value))
 
 
-def _make_sure(folder: Path) -> None:
-    """Raise `OSError` unless processes, network and writing outside are refused."""
+def _make_sure(folder: Path, protected: list[str]) -> None:
+    """Raise `OSError` unless processes, network, writing outside and the protected files are refused."""
     attempts: dict[str, Callable[[], object]] = {
         "start processes": _fork,
         "use the network": socket.socket,
         "write outside": lambda: (folder / "outside").write_bytes(b""),
+        **{f"read {path}": partial(open, path, "rb") for path in protected},
     }
     for what, attempt in attempts.items():
         if not _refused(attempt):

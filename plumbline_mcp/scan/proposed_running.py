@@ -9,6 +9,7 @@ import json
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from plumbline_mcp.engines.confinement.choosing import (
     choose,
     confined,
 )
-from plumbline_mcp.engines.confinement.reach import Reach, reach
+from plumbline_mcp.engines.confinement.reach import Reach, reach, withheld
 from plumbline_mcp.engines.local.processes import descendants, send
 from plumbline_mcp.engines.local.space import taken
 from plumbline_mcp.engines.local.starting import started
@@ -37,9 +38,11 @@ from plumbline_mcp.scan.proposed_child import NOT_HELD, SCRATCH
 ANSWER_BYTES = 4 * 2**20
 """What is read of an answer; a longer one is none."""
 _HOLDING = (LANDLOCK, BUBBLEWRAP)
+_FILTERED = "a filter of system calls: no network, no other process, no signal, no mode of a file"
 _SAID_BYTES = 64 * 1024
 _POLL_S = 0.02
 _LAST_SAID = 300
+_LAST_WORDS_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -71,13 +74,13 @@ def run(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
     Raises `NotEvaluated` where it cannot be held here, and `Inconclusive` when it was ended or said nothing.
     """
     folder, limits = Path(payload["folder"]), Limits(**payload["limits"])
-    inputs = [Path(one) for one in payload["reads"]]
+    inputs, protected = ([Path(one) for one in payload[name]] for name in ("reads", "protected"))
     progress(0, None, "confining the proposed check")
     held = chosen(payload["confinement"], folder, inputs)
     reading, writing = os.pipe()
     with (folder / "said").open("wb") as said, os.fdopen(reading, "rb") as answers:
         try:
-            process = started(_command(held.kind, folder, inputs), writing, said.fileno())
+            process = started(_command(held.kind, folder, inputs, protected), writing, said.fileno())
         except OSError as error:
             raise NotEvaluated(f"the check cannot be confined here: {error}", "see docs/jobs.md") from error
         finally:
@@ -85,10 +88,12 @@ def run(payload: dict[str, Any], progress: Progress) -> dict[str, Any]:
         try:
             progress(0, None, "the proposed check judges")
             answer = _Watch(process.pid, folder, limits).read(answers.fileno())
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LAST_WORDS_S)  # it has said all; its exit code says why
         finally:
             _kill(process.pid)
             code = process.wait()
-    return {"answer": _parsed(answer, code, folder), "confinement": f"{held}; system calls filtered"}
+    return {"answer": _parsed(answer, code, folder), "confinement": f"{held.kind} and {_FILTERED}"}
 
 
 def chosen(wanted: str, folder: Path, inputs: list[Path]) -> Chosen:
@@ -111,8 +116,10 @@ def chosen(wanted: str, folder: Path, inputs: list[Path]) -> Chosen:
     )
 
 
-def _command(kind: str, folder: Path, inputs: list[Path]) -> Confined:
-    scratch = folder / SCRATCH
+def _command(kind: str, folder: Path, inputs: list[Path], protected: list[Path]) -> Confined:
+    """The child under a confinement. Links inside an input lead to nothing that is protected."""
+    scratch, runs = folder / SCRATCH, folder.parent.parent.resolve() / "runs"
+    own_runs = [path for path in inputs if path.resolve().parent == runs]
     environment = {
         "PATH": os.defpath,
         "LANG": "C.UTF-8",
@@ -130,7 +137,8 @@ def _command(kind: str, folder: Path, inputs: list[Path]) -> Confined:
 
     def allowed() -> Reach:
         found = reach(folder, Path(sys.executable), inputs)
-        return Reach(found.reads, (scratch,), ())
+        reads = dict.fromkeys((*withheld(found.reads, protected), folder, *own_runs))
+        return Reach(tuple(reads), (scratch,), ())
 
     held = confined(kind, folder, allowed, child, memory_files=False)
     return Confined(["/usr/bin/env", "-i", *variables, *held.command], held.apply)

@@ -10,7 +10,7 @@ import json
 import os
 import pwd
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,6 +133,12 @@ def _links(folder: Path, deep: bool) -> Iterator[Path]:
         yield from (path for name in (*folders, *files) if (path := Path(place, name)).is_symlink())
         if not deep:
             return
+
+
+def withheld(reads: Iterable[Path], protected: list[Path]) -> Iterator[Path]:
+    """What is left of the paths that may be read without the protected ones; each leads where it is named."""
+    for path in reads:
+        yield from _without(path, protected)
 
 
 def _without(path: Path, protected: list[Path]) -> Iterator[Path]:

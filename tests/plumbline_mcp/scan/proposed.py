@@ -13,6 +13,7 @@ TOLD = {"framework": "mine"}
 
 class LinesInputs(Inputs):
     file: Path
+    folder: Path | None = None
 
 
 def _plant(case):

@@ -265,6 +265,47 @@ def test_an_input_cannot_lead_to_the_workspace_or_the_trust_roots(site: Site, li
             judge(site, HONEST, path)
 
 
+@pytest.mark.parametrize("confinement", HELD)
+def test_a_link_inside_an_input_leads_to_nothing_that_is_protected(
+    site: Site, lines: Path, confinement: str
+) -> None:
+    folder = lines.parent
+    for name, target in (
+        ("database", site.home / "plumbline.db"),
+        ("home", site.home),
+        ("policy", site.trust / "policy.toml"),
+        ("trust", site.trust),
+        ("above", site.home.parent),
+        ("allowed", site.ada.public),
+    ):
+        (folder / name).symlink_to(target)
+    source = attempts(
+        database=f"open({str(folder / 'database')!r}, 'rb').read(1)",
+        through_home=f"open({str(folder / 'home' / 'plumbline.db')!r}, 'rb').read(1)",
+        policy=f"open({str(folder / 'policy')!r}).read()",
+        through_trust=f"open({str(folder / 'trust' / 'policy.toml')!r}).read()",
+        itself=f"open({str(site.home / 'plumbline.db')!r}, 'rb').read(1)",
+        through_above=f"open({str(folder / 'above' / 'home' / 'plumbline.db')!r}, 'rb').read(1)",
+        allowed=f"open({str(folder / 'allowed')!r}).read()",
+    )
+    verdict = judge(site, source, lines, confinement=confinement, folder=str(folder))
+    told = dict(verdict.target)
+    assert verdict.outcome is Outcome.PASS, verdict.reason
+    assert told.pop("allowed") == "done"
+    assert "done" not in told.values(), told
+
+
+def test_a_check_that_could_read_the_database_is_not_loaded(
+    site: Site, lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a link was changed between looking at it and allowing it."""
+    monkeypatch.setattr(proposed_checks, "_protected", lambda _: [Path("/nothing")])
+    (lines.parent / "database").symlink_to(site.home / "plumbline.db")
+    verdict = judge(site, HONEST, lines, confinement="landlock", folder=str(lines.parent))
+    assert verdict.outcome is Outcome.NOT_EVALUATED, verdict.reason
+    assert f"could read {site.home / 'plumbline.db'}" in verdict.reason
+
+
 @pytest.mark.parametrize("name", ["data", "../x", "Lines", "", "x" * 31, "a-b"])
 def test_a_name_cannot_be_that_of_a_check_nor_lead_elsewhere(site: Site, name: str) -> None:
     with pytest.raises(UsageError, match="cannot name a proposed check"):
