@@ -39,29 +39,31 @@ def never() -> bool:
 
 
 class Contents:
-    """Digests, with the cache in a workspace's home; without ``home`` every file is read.
+    """Digests of what lies outside a workspace.
 
     One of these answers for one moment: the same path gets the same answer.
     """
 
-    def __init__(self, home: Path | None = None, stop: Stop = never) -> None:
+    def __init__(self, home: Path | None = None, stop: Stop = never, *, cached: bool = True) -> None:
+        """``home`` is the workspace's; ``cached=False`` neither asks nor keeps what was read before."""
         self._stop = stop
         self._answered: dict[tuple[Path, tuple[str, ...]], str] = {}
         self._known: dict[str, tuple[str, str]] = {}
         self._new: dict[str, tuple[str, str]] = {}
-        self._cache = None if home is None else home / CACHE
+        self._home = None if home is None else home.resolve()
+        self._cache = home / CACHE if home is not None and cached else None
         self._load()
 
     def of(self, path: Path, *, but: tuple[str, ...] = ()) -> str:
         """Digest of a file's bytes, or of the manifest of a folder; links are followed.
 
-        ``but``: names of folders, at any depth, that are left out. Raises `OSError` for what cannot be read,
-        `Stopped`.
+        ``but``: names of folders, at any depth, that are left out, as the workspace itself is. Raises
+        `OSError` for what cannot be read, `Stopped`.
         """
         if (path, but) in self._answered:
             return self._answered[path, but]
         if path.is_dir():
-            entries = [self._entry(path, name, where) for name, where in _files(path, but)]
+            entries = [self._entry(path, name, where) for name, where in _files(path, but, self._home)]
             answer = digest(entries)
         else:
             answer = self._file(path.resolve())[0]
@@ -126,7 +128,7 @@ def _seen(found: os.stat_result) -> str:
     return ":".join(map(str, parts))
 
 
-def _files(root: Path, but: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+def _files(root: Path, but: tuple[str, ...], home: Path | None) -> Iterator[tuple[str, Path]]:
     """Relative name and path of every file below a folder, in one order; a folder is entered once a way down.
 
     Raises `OSError` for a folder that cannot be listed and for too many files.
@@ -135,6 +137,7 @@ def _files(root: Path, but: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
     for place, folders, files in os.walk(root, followlinks=True, onerror=_raised):
         folders[:] = sorted(name for name in folders if name not in but)
         folders[:] = [name for name in folders if not _leads_back(Path(place, name))]
+        folders[:] = [name for name in folders if Path(place, name).resolve() != home]
         for name in sorted(files):
             count += 1
             if count > _MOST_FILES:

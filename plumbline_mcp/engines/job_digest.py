@@ -6,10 +6,12 @@ altered argument, file or setting has another. The system version is not in it: 
 are hooks, and they are.
 """
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, JsonValue
 
@@ -28,13 +30,16 @@ TEXT = "job text"
 PACK = "connection pack"
 HOOKS = "hook files"
 BINARY = "interpreter"
+LIBRARY = "standard library"
 SITE = "installed packages"
 IMAGE = "container image"
 ENVIRONMENT = "environment"
 
 T = TypeVar("T")
 
-_MOST_PTH = 65_536
+_MOST_NAMING = 2**20
+"""Bytes that are read of a file that names a folder."""
+_SITES = ("site-packages", "dist-packages")
 _NOT_CODE = ("__pycache__", ".git")
 
 
@@ -129,7 +134,9 @@ def interpreter_digests(python: Path, contents: Contents) -> dict[str, str]:
         return {IMAGE: contents.of(python)}
     if is_environment(python):
         return {ENVIRONMENT: environment_use(python)}
-    return {BINARY: contents.of(python.resolve()), SITE: installed(python, contents)}
+    library = {str(path): contents.of(path, but=(*_NOT_CODE, *_SITES)) for path in _libraries(python)}
+    found = {BINARY: contents.of(python.resolve()), LIBRARY: digest(library)}
+    return found | {SITE: installed(python, contents)}
 
 
 def environment_use(python: Path) -> str:
@@ -168,17 +175,25 @@ def _hooks(prepared: Prepared) -> list[tuple[str, Path]]:
     return sorted(hook_files(prepared).items())
 
 
+def _libraries(python: Path) -> list[Path]:
+    """Where the program's standard library lies."""
+    found = python.resolve().parent.parent.glob("lib*/python3*/os.py")
+    return sorted({path.parent.resolve() for path in found})
+
+
 def _sites(python: Path) -> list[Path]:
-    """The folders that packages are imported from, and those that their ``.pth`` files name, sorted."""
+    """The folders that packages are imported from, and those that they name: by ``.pth`` files, and as the
+    checkout of an editable install. Sorted.
+    """
     prefix, settings = python.parent.parent, python.parent.parent / "pyvenv.cfg"
     prefixes = [prefix] if settings.is_file() else [python.resolve().parent.parent]
     if settings.is_file() and _sees_system(settings):
         prefixes.append(python.resolve().parent.parent)
     if Path("/usr") in prefixes:
         prefixes.append(Path("/usr/local"))
-    patterns = ("lib*/python3*/site-packages", "lib*/python3*/dist-packages")
+    patterns = [f"lib*/python3*/{name}" for name in _SITES]
     found = {site.resolve() for one in prefixes for pattern in patterns for site in one.glob(pattern)}
-    named = {path for site in found for path in _path_lines(site)}
+    named = {path for site in found for path in (*_path_lines(site), *_editable(site))}
     further = {path for path in named if not any(path.is_relative_to(site) for site in found)}
     configured = {settings} if settings.is_file() else set()
     return sorted(found | further | configured)
@@ -196,13 +211,31 @@ def _path_lines(site: Path) -> list[Path]:
     """Folders that ``.pth`` files of a site name: editable checkouts and shared installs."""
     found = []
     for file in sorted(site.glob("*.pth")):
-        with file.open("rb") as opened:
-            text = opened.read(_MOST_PTH).decode("utf-8", "replace")
-        for line in text.splitlines():
+        for line in _naming(file).splitlines():
             if line.strip() and not line.startswith(("#", "import ", "import\t")) and "\0" not in line:
                 path = Path(os.path.normpath(site / line.strip()))
                 found += [path.resolve()] if path.is_dir() else []
     return found
+
+
+def _editable(site: Path) -> list[Path]:
+    """Checkouts of editable installs, as pip notes them (PEP 610)."""
+    found = []
+    for file in sorted(site.glob("*.dist-info/direct_url.json")):
+        try:
+            origin = json.loads(_naming(file))
+            url, editable = str(origin["url"]), bool(origin["dir_info"]["editable"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue  # of an archive, or no such file: then its code lies in the site itself
+        path = Path(unquote(urlsplit(url).path))
+        if editable and url.startswith("file://") and path.is_dir():
+            found.append(path.resolve())
+    return found
+
+
+def _naming(file: Path) -> str:
+    with file.open("rb") as opened:
+        return opened.read(_MOST_NAMING).decode("utf-8", "replace")
 
 
 def _different(

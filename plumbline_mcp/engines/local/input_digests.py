@@ -19,8 +19,11 @@ _FILE = "exit/inputs.json"
 class InputDigests:
     """The inputs of one job."""
 
-    def __init__(self, job: dict[str, Any], stop: Stop) -> None:
-        """``stop``: whether the job was cancelled, which also ends the reading before it starts."""
+    def __init__(self, home: Path, job: dict[str, Any], stop: Stop) -> None:
+        """``home`` is the workspace's. ``stop``: whether the job was cancelled, which also ends the reading
+        before it starts.
+        """
+        self._home = home
         digests = job.get("digests", {})
         self._approved = {
             name: str(digests[f"{_PREFIX}{name}"]) for name in job["inputs"] if f"{_PREFIX}{name}" in digests
@@ -52,7 +55,7 @@ class InputDigests:
             writing.replace(run / _FILE, json.dumps(seen, indent=1).encode())
 
     def _measured(self, stop: Stop) -> dict[str, str]:
-        contents = Contents(stop=stop)
+        contents = Contents(self._home, stop, cached=False)
         found = {}
         for name, path in self._paths.items():
             try:

@@ -63,7 +63,7 @@ class Supervisor:
         self.request: Cancel | None = None
         self.launcher: subprocess.Popen[bytes] | None = None
         self.logs: list[LauncherLog] = []
-        self.inputs = InputDigests(self.job, self._cancelled)
+        self.inputs = InputDigests(run.parent.parent, self.job, self._cancelled)
         self._terminated = False
         self._looked = self._measured = self._measuring_s = 0.0
         self._seen: set[Process] = set()

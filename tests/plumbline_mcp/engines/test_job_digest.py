@@ -1,6 +1,7 @@
 """The digest of a job: equal launches have one, and whatever decides what runs or is read changes it."""
 
 import hashlib
+import json
 import os
 import time
 from collections.abc import Callable
@@ -81,6 +82,35 @@ def test_a_folder_that_a_path_file_names_is_content(tmp_path: Path, python: Path
     before = digest_of(given)
     _file(tmp_path / "checkout" / "framework.py", "x = 2")
     assert digest_of(given) != before
+
+
+def test_the_checkout_of_an_editable_install_is_content_and_the_workspace_in_it_is_not(
+    tmp_path: Path, python: Path
+) -> None:
+    checkout = tmp_path / "my checkout"
+    prepared = prepare(launch(tmp_path, str(python), "print('x')"), "unnamed")
+    _file(checkout / "framework.py", "x = 1")
+    origin = {"url": checkout.as_uri(), "dir_info": {"editable": True}}
+    _file(_site(tmp_path) / "framework-1.0.dist-info" / "direct_url.json", json.dumps(origin))
+    home = checkout / ".plumbline"
+    before = job_digest(prepared, Contents(home))
+    _file(home / "runs" / "rows-0001" / "job.json", "{}")
+    assert job_digest(prepared, Contents(home)) == before
+    _file(checkout / "framework.py", "x = 2")
+    assert job_digest(prepared, Contents(home)) != before
+
+
+def test_the_standard_library_is_content(tmp_path: Path) -> None:
+    copied = tmp_path / "base"
+    (copied / "bin").mkdir(parents=True)
+    (copied / "bin" / "python3").write_bytes(b"program")
+    (copied / "bin" / "python3").chmod(0o755)
+    _file(copied / "lib" / "python3.11" / "os.py", "x = 1")
+    prepared = prepare(launch(tmp_path, str(copied / "bin" / "python3"), "print('x')"), "unnamed")
+    before = job_content(prepared)
+    _file(copied / "lib" / "python3.11" / "os.py", "x = 2")
+    (difference,) = job_content(prepared).differences(before)
+    assert difference.startswith("standard library ")
 
 
 def test_a_file_is_read_once_and_again_when_it_changed(

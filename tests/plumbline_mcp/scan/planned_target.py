@@ -89,7 +89,7 @@ class Planned:
         self.workspace.approvals.decide(ticket, "reject", "example", reason)
 
 
-def planned_target(folder: Path) -> Planned:
+def planned_target(folder: Path, home: str = "home") -> Planned:
     """Write pack, release, workload, interpreter and target; nothing is asked for yet."""
     plain_python(folder)
     pack, release = folder / "pack", folder / "release"
@@ -109,4 +109,4 @@ def planned_target(folder: Path) -> Planned:
     (folder / "rows.jsonl").write_text("{}\n")
     target = folder / "target.toml"
     target.write_text(TARGET.format(pack=pack))
-    return Planned(folder, Workspace.open(folder / "home", kind="example"), target)
+    return Planned(folder, Workspace.open(folder / home, kind="example"), target)

@@ -192,6 +192,14 @@ def test_a_verdict_names_the_approval_of_its_run(planned: Planned) -> None:
     assert anyio.run(run_check, planned.workspace, "export", inputs).approval == "none"
 
 
+def test_a_workspace_inside_the_model_is_no_part_of_it(tmp_path: Path) -> None:
+    planned = planned_target(tmp_path, home="release/.plumbline")
+    started = start_job(planned.workspace, signed_task(planned), "dry_run")
+    status = over(planned, started.run_id)
+    assert (status.state, status.reason) == (State.SUCCEEDED, "")
+    assert RunFolder.open(planned.workspace.runs / started.run_id).changed_inputs() == ""
+
+
 def test_each_attempt_is_used_once(planned: Planned) -> None:
     ticket = signed_task(planned)
     first = start_job(planned.workspace, ticket, "dry_run", attempt=1)
