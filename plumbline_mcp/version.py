@@ -17,6 +17,8 @@ ROOT = Path(checks.__file__).parent.parent
 SHIPPED = ("plumbline_mcp", "checks", "approvals", "templates")
 FROZEN = ROOT / "plumbline_mcp" / "frozen.json"
 DISTRIBUTION = "plumbline-mcp"
+OUTSIDE = "proposed_"
+"""Begins the name of each check that is no part of a version, in its verdicts."""
 
 _REFERENCE_LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "accelerate", "jinja2", "numpy")
 _MINOR_ONLY = frozenset({"torch", "numpy"})

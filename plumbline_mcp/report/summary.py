@@ -12,6 +12,7 @@ from checks.verdict import Caught, Measurement, Outcome, Verdict, combine
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.report.problems import ProblemGroup, grouped
 from plumbline_mcp.report.subjects import Facts, inputs_of, subject
+from plumbline_mcp.version import OUTSIDE
 from plumbline_mcp.workspace import StoredVerdict
 
 _WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_EVALUATED, Outcome.PASS)
@@ -92,7 +93,8 @@ class Report:
     @property
     def headline(self) -> str:
         """The outcome as one sentence."""
-        names = dict.fromkeys(s.verdict.check for s in self.sections if s.verdict.outcome is self.outcome)
+        counted = _counted([section.verdict for section in self.sections])
+        names = dict.fromkeys(one.check for one in counted if one.outcome is self.outcome)
         checks_named = f"the {_listed(names)} check{'s' if len(names) > 1 else ''}"
         return {
             Outcome.PASS: f"Everything that {checks_named} judged holds.",
@@ -123,7 +125,7 @@ def summarize(
     verdicts = [s.verdict for s in ranked]
     shared = _shared_target(verdicts)
     return Report(
-        outcome=combine(verdict.outcome for verdict in verdicts),
+        outcome=combine(verdict.outcome for verdict in _counted(verdicts)),
         sections=tuple(_section(s, known.get(s.verdict.check), shared, earlier) for s in ranked),
         target=shared,
         as_of=max(s.created for s in stored),
@@ -136,6 +138,11 @@ def summarize(
         left_out=left_out,
         trust=trust,
     )
+
+
+def _counted(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+    """Those of the version's own checks; a proposed check is told and decides nothing, unless it is alone."""
+    return [verdict for verdict in verdicts if not verdict.check.startswith(OUTSIDE)] or verdicts
 
 
 def _rank(stored: StoredVerdict, order: list[str]) -> tuple[int, int, str]:

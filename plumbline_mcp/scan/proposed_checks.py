@@ -34,15 +34,15 @@ from plumbline_mcp.scan.proposed_child import CHECK, REQUEST, SCRATCH
 from plumbline_mcp.scan.proposed_running import Limits
 from plumbline_mcp.scan.seals import broken_seal
 from plumbline_mcp.scan.signed import hold_used
-from plumbline_mcp.version import system_version
+from plumbline_mcp.version import OUTSIDE, system_version
 from plumbline_mcp.workspace import Workspace
 from plumbline_mcp.workspace.location import DATABASE
 
 FOLDER = "proposed"
-PREFIX = "proposed_"
-"""Begins the name of the check in each verdict, so that none is taken for one of the version's."""
 MAX_BYTES = 2**18
 """Of a check's file: what a reviewer can read."""
+TEXT_SHA256 = "proposed_sha256"
+"""Among the inputs of a stored verdict: the text that judged."""
 _NAME = re.compile(r"^[a-z][a-z0-9_]{0,29}$")
 _RUNNING = "running-"
 _EXTRA_S = 60.0
@@ -86,7 +86,7 @@ def add(workspace: Workspace, name: str, source: str) -> Proposed:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
-    workspace.audit.append("check_proposed", f"{PREFIX}{name}", {"sha256": hashlib.sha256(data).hexdigest()})
+    workspace.audit.append("check_proposed", f"{OUTSIDE}{name}", {"sha256": hashlib.sha256(data).hexdigest()})
     return get(workspace, name)
 
 
@@ -160,7 +160,7 @@ async def run_proposed(
     verdict = _unsealed(workspace, proposed, given, reads)
     if verdict is None:
         verdict = await _judged(workspace, proposed, given, reads, progress, limits, confinement)
-    return workspace.add_verdict(verdict, {"proposed_sha256": proposed.sha256, **given})
+    return workspace.add_verdict(verdict, {TEXT_SHA256: proposed.sha256, **given})
 
 
 async def _judged(
@@ -251,7 +251,7 @@ def _ours(proposed: Proposed) -> dict[str, Any]:
     accepted = "accepted" if proposed.accepted_by else "outside"
     return {
         "id": "",
-        "check": f"{PREFIX}{proposed.name}",
+        "check": f"{OUTSIDE}{proposed.name}",
         "system_version": f"{system_version()} ({accepted}: {proposed.name} {proposed.sha256[:12]})",
         "run_id": None,
         "approval": "none",

@@ -10,7 +10,9 @@ from checks.records.runs import sha256_file
 from checks.references.checkpoints.header import Unreadable, read_header
 from checks.verdict import DigestOf, Evidence, Frozen, Outcome, Verdict
 from plumbline_mcp.errors import PlumblineError
+from plumbline_mcp.scan.proposed_checks import TEXT_SHA256, run_proposed
 from plumbline_mcp.scan.service import run_check
+from plumbline_mcp.version import OUTSIDE
 from plumbline_mcp.workspace import StoredVerdict, Workspace
 
 
@@ -71,7 +73,7 @@ async def _again(workspace: Workspace, stored: StoredVerdict) -> Reevaluation:
     if gone is not None:
         return _result(old, *gone)
     try:
-        new = await run_check(workspace, old.check, dict(stored.inputs))
+        new = await _judged_again(workspace, stored)
     except (CheckError, PlumblineError) as error:
         return _result(old, Change.EVIDENCE_MISSING, error.message)
     why = tuple(differences(old, new))
@@ -86,6 +88,15 @@ async def _again(workspace: Workspace, stored: StoredVerdict) -> Reevaluation:
         version_after=new.system_version,
         why=why,
     )
+
+
+async def _judged_again(workspace: Workspace, stored: StoredVerdict) -> Verdict:
+    """By the check of the same name; a proposed one runs confined, as before (its text is evidence)."""
+    name, inputs = stored.verdict.check, dict(stored.inputs)
+    if not name.startswith(OUTSIDE):
+        return await run_check(workspace, name, inputs)
+    inputs.pop(TEXT_SHA256, None)
+    return await run_proposed(workspace, name.removeprefix(OUTSIDE), inputs)
 
 
 def _result(old: Verdict, change: Change, why: str) -> Reevaluation:

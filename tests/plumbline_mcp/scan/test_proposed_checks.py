@@ -16,9 +16,13 @@ from checks.records.runs import sha256_file
 from checks.verdict import Outcome, Verdict
 from plumbline_mcp.engines.confinement import system_calls
 from plumbline_mcp.errors import UsageError
+from plumbline_mcp.report import write_report
+from plumbline_mcp.report.summary import summarize
 from plumbline_mcp.scan import proposed_checks, proposed_running
 from plumbline_mcp.scan.proposed_running import Limits
+from plumbline_mcp.scan.reevaluation import Change, reevaluate
 from plumbline_mcp.version import ROOT, system_version
+from tests.plumbline_mcp.handmade_verdicts import image_pass
 from tests.plumbline_mcp.scan.proposed import HONEST, attempts, hostile
 from tests.plumbline_mcp.server.roles import Site, approve, make_site
 
@@ -310,6 +314,31 @@ def test_a_check_that_could_read_the_database_is_not_loaded(
 def test_a_name_cannot_be_that_of_a_check_nor_lead_elsewhere(site: Site, name: str) -> None:
     with pytest.raises(UsageError, match="cannot name a proposed check"):
         proposed_checks.add(site.workspace, name, HONEST)
+
+
+def test_a_report_tells_a_proposed_check_and_lets_it_decide_nothing(site: Site, lines: Path) -> None:
+    lines.write_text("one\n\n")
+    failed = judge(site, HONEST, lines)
+    assert failed.outcome is Outcome.FAIL
+    alone = summarize([site.workspace.verdict(failed.id)])
+    assert alone.outcome is Outcome.FAIL
+    passed = site.workspace.add_verdict(image_pass(), {})
+    both = summarize([site.workspace.verdict(one.id) for one in (failed, passed)])
+    assert both.outcome is Outcome.PASS
+    assert "proposed" not in both.headline
+    assert {section.verdict.check for section in both.sections} == {"image", "proposed_lines"}
+    assert any("no reviewer accepted it" in text for text in both.stand_ins)
+    files = write_report([site.workspace.verdict(one.id) for one in (failed, passed)], lines.parent / "r")
+    assert "outside the version" in files.html.read_text()
+
+
+def test_a_proposed_verdict_is_judged_again_by_the_same_text_alone(site: Site, lines: Path) -> None:
+    passed = judge(site, HONEST, lines)
+    (again,) = anyio.run(reevaluate, site.workspace, [passed.id])
+    assert (again.change, again.outcome_after) == (Change.SAME, Outcome.PASS)
+    proposed_checks.add(site.workspace, "lines", HONEST + "# changed\n")
+    (again,) = anyio.run(reevaluate, site.workspace, [passed.id])
+    assert again.change is Change.EVIDENCE_CHANGED
 
 
 def accepted(site: Site, change: Callable[[], None] = lambda: None) -> proposed_checks.Proposed:

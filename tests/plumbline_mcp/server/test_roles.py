@@ -191,6 +191,14 @@ def test_a_revoked_token_is_refused_from_the_next_request_on(served: Served) -> 
     assert status(served, served.tokens["agent"]) != 401
 
 
+def test_a_session_ends_with_its_token(served: Served) -> None:
+    minted = mint(served.site, "agent", "for-a-session")
+    session = initialize(served, minted.token).headers["mcp-session-id"]
+    assert initialize(served, minted.token, session, "tools/list").status_code == 200
+    served.site.tokens.revoke("for-a-session")
+    assert initialize(served, minted.token, session, "tools/list").status_code == 401
+
+
 def test_the_server_keeps_no_token(served: Served) -> None:
     found = [path for path in served.site.home.rglob("*") if path.is_file()]
     assert any(path.name == "plumbline.db" for path in found)

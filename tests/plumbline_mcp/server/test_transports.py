@@ -15,8 +15,10 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from approvals.trust import TRUST_VARIABLE
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.server.transports import KnownTokens, client_configuration, listen
+from tests.plumbline_mcp.server.roles import make_site, mint
 from tests.plumbline_mcp.server.test_tools import ERAS
 
 pytestmark = pytest.mark.anyio
@@ -203,6 +205,20 @@ async def test_only_the_token_of_this_start_is_accepted(tmp_path: Path) -> None:
     assert await verifier.verify_token("a" * 43) is not None
     for wrong in ("", "a", "a" * 42, "a" * 44, "b" * 43, "é" * 43, "\udc80"):
         assert await verifier.verify_token(wrong) is None
+
+
+async def test_the_token_of_a_start_ends_when_a_reviewer_is_enrolled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trust"))
+    verifier = KnownTokens(tmp_path / "home", "a" * 43)
+    assert await verifier.verify_token("a" * 43) is not None
+    site = make_site(tmp_path)
+    assert await verifier.verify_token("a" * 43) is None
+    minted = mint(site, "read-only", "r1")
+    found = await verifier.verify_token(minted.token)
+    assert found is not None
+    assert (found.client_id, found.scopes, found.token) == ("r1", ["read-only"], "-")
 
 
 def test_the_printed_configuration_is_what_a_client_needs() -> None:
