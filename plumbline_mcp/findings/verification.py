@@ -2,7 +2,8 @@
 
 A recomputation decides alone. Where one exists for the check, another agent's agreement is kept but does not
 make a finding rebuilt: two agents may share a mistake, the recomputation shares no code and no model with
-them. A dispute by anybody disputes.
+them. Only where the recomputation was asked and cannot decide this finding does an agent's agreement count,
+and the finding says so. A dispute by anybody disputes.
 """
 
 import secrets
@@ -25,6 +26,7 @@ RECOMPUTE_PRINCIPAL = "recompute"
 """Who a recomputation is: no person and no agent can be called so."""
 FOLDER = "verification"
 COMMAND_LIMIT_S = 4 * 3600.0
+_AGREEMENT_COUNTS = "the recomputation cannot decide it; another agent's agreement alone rebuilt it"
 _NEW_S = 24 * 3600.0
 """A copy that is younger may still be in the making."""
 
@@ -101,6 +103,8 @@ def submit(
     comparison = compare(stored.finding.claim, submission)
     state, reason = _followed(stored, taken, comparison)
     answered = store.submit(verification_id, submission, comparison, state, reason)
+    if taken.way is Way.RECOMPUTE and comparison.result is Result.UNDECIDED:
+        _count_agreement(store, taken.finding)
     if taken.way is Way.AGENT:  # the others remove their own
         shutil.rmtree(workspace.home / taken.kept.folder, ignore_errors=True)
     return answered
@@ -158,10 +162,38 @@ def _followed(stored: StoredFinding, taken: Verification, comparison: Comparison
         return State.DISPUTED, comparison.why()
     if comparison.result is Result.UNDECIDED:
         return None, comparison.why()
-    recomputes = stored.finding.claim.check in recomputed_checks()
-    if taken.way is not Way.RECOMPUTE and recomputes:
-        return None, "an agent's agreement alone does not rebuild what can be recomputed"
-    return State.REBUILT, ""
+    if taken.way is Way.RECOMPUTE or stored.finding.claim.check not in recomputed_checks():
+        return State.REBUILT, ""
+    if _with_result(stored, Result.UNDECIDED, recomputed=True):
+        return State.REBUILT, _AGREEMENT_COUNTS
+    return None, "an agent's agreement alone does not rebuild what can be recomputed"
+
+
+def _count_agreement(store: Findings, finding_id: str) -> None:
+    """An agent agreed before the recomputation was found unable to decide: its agreement counts now."""
+    agreed = _with_result(store.get(finding_id), Result.AGREE, recomputed=False)
+    if agreed is not None:
+        store.step(
+            finding_id,
+            State.REBUILT,
+            agreed.principal,
+            reason=_AGREEMENT_COUNTS,
+            verification=agreed.id,
+        )
+
+
+def _with_result(stored: StoredFinding, result: Result, *, recomputed: bool) -> Verification | None:
+    """The first verification with that result, by the recomputation or by anybody else."""
+    return next(
+        (
+            one
+            for one in stored.verifications
+            if one.comparison is not None
+            and one.comparison.result is result
+            and (one.way is Way.RECOMPUTE) == recomputed
+        ),
+        None,
+    )
 
 
 def _private(token_file: Path) -> Path:

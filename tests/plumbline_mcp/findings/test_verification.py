@@ -75,6 +75,30 @@ def test_where_it_can_be_recomputed_an_agents_agreement_alone_does_not_rebuild(
     ] == ["agree", "agree"]
 
 
+@pytest.mark.parametrize("agent_first", [True, False])
+def test_where_the_recomputation_cannot_decide_an_agents_agreement_counts_and_that_is_said(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch, agent_first: bool
+) -> None:
+    monkeypatch.setattr(verification, "recomputed_checks", lambda: frozenset({"export"}))
+    undecided = Submission(outcome="inconclusive", reason="not looked at")
+    monkeypatch.setattr(verification, "recompute", lambda _folder: undecided)
+    stored = faulty_export.found(faulty)
+    finding = stored.finding.id
+    for recomputes in (not agent_first, agent_first):
+        assert state(faulty.workspace, finding) is State.PROPOSED
+        if recomputes:
+            verification.verify_by_recompute(faulty.workspace, finding)
+        else:
+            rebuilt(faulty.workspace, stored)
+    last = Findings(faulty.workspace).get(finding).events[-1]
+    assert (last.state, last.actor) == (State.REBUILT, "second-agent")
+    assert "the recomputation cannot decide" in last.reason
+    made = next(
+        one for one in Findings(faulty.workspace).get(finding).verifications if one.id == last.verification
+    )
+    assert made.principal == "second-agent"
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
