@@ -221,7 +221,7 @@ def _judge(missing: CheckStatus, check: Check[Any, Any]) -> str:
     call = ", ".join(f'{name}="{filled[name]}"' if name in filled else f"{name}=..." for name in required)
     if "run" in required and run is None:
         return (
-            f"job_start(ticket, job) of procedure {missing.procedure} (task_draft, plan_draft ask for it), or "
+            f"job_start(ticket, job) of procedure {missing.procedure} (task_draft, plan_draft), or "
             f"the person runs `plumbline run {missing.procedure}`; then check_{missing.check}({call})"
         )
     return f"check_{missing.check}({call})"
