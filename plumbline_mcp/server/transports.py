@@ -1,9 +1,7 @@
 """How clients reach the server: standard input and output, or HTTP on loopback with a token of this start."""
 
 import gc
-import hmac
 import json
-import logging
 import os
 import secrets
 import socket
@@ -13,69 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
-from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import AnyHttpUrl
 from starlette.types import ASGIApp
 
-from approvals.errors import Refused
-from approvals.visible import visible_line
-from plumbline_mcp.errors import PlumblineError, UsageError
+from plumbline_mcp.errors import UsageError
 from plumbline_mcp.server.application import NAME, build
-from plumbline_mcp.server.roles import STDIO_NAME, Role
-from plumbline_mcp.server.tokens import Token, Tokens, existing_workspace, start_token_counts
 
 HOST = "127.0.0.1"
 TOKEN_VARIABLE = "PLUMBLINE_TOKEN"  # noqa: S105 - the name of a variable
 """What stands for the token in a client's configuration where this program does not know it."""
 
 _MINTED = f"a reviewer is enrolled, so tokens are minted: plumbline token mint; put one into {TOKEN_VARIABLE}"
-_LOG = logging.getLogger(__name__)
-
-
-class KnownTokens:
-    """Looks each request's token up: the one of this start while it counts, and those that were minted.
-
-    ``start`` is the token of this start, empty for none.
-    """
-
-    def __init__(self, home: Path | None, start: str = "") -> None:
-        self._home = home
-        self._start = start.encode()
-        self._minted: Tokens | None = None
-
-    async def verify_token(self, token: str) -> AccessToken | None:
-        """Who the token stands for, in which role; None for any other text."""
-        return await anyio.to_thread.run_sync(self._known, token)
-
-    def _known(self, token: str) -> AccessToken | None:
-        try:
-            if self._is_start(token):
-                return _access(STDIO_NAME, Role.AGENT, None) if start_token_counts(self._home) else None
-            found = self._find(token)
-        except (PlumblineError, Refused) as error:
-            _LOG.warning("a token is refused: %s", visible_line(error.message))
-            return None
-        return _access(found.name, found.role, found.ticket) if found else None
-
-    def _is_start(self, token: str) -> bool:
-        given = token.encode("utf-8", "surrogateescape")
-        return bool(self._start) and hmac.compare_digest(given, self._start)
-
-    def _find(self, token: str) -> Token | None:
-        if self._minted is None:
-            workspace = existing_workspace(self._home)
-            if workspace is None:
-                return None
-            self._minted = Tokens(workspace)
-        return self._minted.find(token)
-
-
-def _access(name: str, role: Role, ticket: str | None) -> AccessToken:
-    """``subject`` also keeps the sessions of two tokens apart: one opened with another token is not found."""
-    return AccessToken(token="-", client_id=name, scopes=[role.value], subject=ticket)  # noqa: S106 - the token stays here
 
 
 def stdio(home: Path | None, pythons: Iterable[Path] = ()) -> None:
@@ -92,6 +40,8 @@ def http(port: int, home: Path | None, pythons: Iterable[Path] = (), *, announce
     Address and token are told on standard error; with ``announce_json`` as one line on standard output. Where
     a reviewer is enrolled there is no token of this start: tokens are minted.
     """
+    from plumbline_mcp.server.tokens import start_token_counts  # not for standard input: it starts quicker
+
     own = start_token_counts(home)
     listening = listen(port)
     port, token = listening.getsockname()[1], secrets.token_urlsafe(32) if own else ""
@@ -122,6 +72,8 @@ def http_application(home: Path | None, port: int, token: str, pythons: Iterable
 
     ``token`` is that of this start, empty where only minted ones count.
     """
+    from plumbline_mcp.server.known_tokens import KnownTokens
+
     hosts = [f"{HOST}:{port}", f"localhost:{port}"]
     auth = AuthSettings(issuer_url=AnyHttpUrl(f"http://{HOST}:{port}"), resource_server_url=None)
     server = build(home, pythons, auth=auth, token_verifier=KnownTokens(home, token))

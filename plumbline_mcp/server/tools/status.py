@@ -12,7 +12,6 @@ from checks.check import Check
 from checks.errors import CheckError
 from checks.records.runs import Exit, RunFolder
 from checks.verdict import Outcome
-from plumbline_mcp.scan.separation import separation
 from plumbline_mcp.scan.steps import DRY_RUN, STEPS
 from plumbline_mcp.server.located import sealed_run
 from plumbline_mcp.server.roles import caller
@@ -81,6 +80,7 @@ def add_tools(toolset: Toolset) -> None:
 
 def _status(toolset: Toolset) -> Status:
     from plumbline_mcp.report.history import CONSIDERED, standing_in
+    from plumbline_mcp.scan.separation import separation
 
     workspace, known = toolset.workspace, checks.discover()
     counting = standing_in(workspace)[::-1]

@@ -17,7 +17,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from approvals.trust import TRUST_VARIABLE
 from plumbline_mcp.errors import UsageError
-from plumbline_mcp.server.transports import KnownTokens, client_configuration, listen
+from plumbline_mcp.server.known_tokens import KnownTokens
+from plumbline_mcp.server.transports import client_configuration, listen
 from tests.plumbline_mcp.server.roles import make_site, mint
 from tests.plumbline_mcp.server.test_tools import ERAS
 
