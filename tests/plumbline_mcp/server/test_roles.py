@@ -130,6 +130,31 @@ async def test_the_status_says_who_one_is_and_that_approvals_are_advisory_here(
         assert said.count("advisory") == 1
 
 
+class Carried(httpx2.Auth):
+    """The token that is carried now, on whichever connection."""
+
+    def __init__(self) -> None:
+        self.token = ""
+
+    def auth_flow(self, request: httpx2.Request) -> Iterator[httpx2.Request]:  # type: ignore[override]
+        request.headers["Authorization"] = f"Bearer {self.token}"
+        yield request
+
+
+async def test_a_role_belongs_to_the_token_of_the_request_not_to_the_connection(served: Served) -> None:
+    carried = Carried()
+    carried.token = served.tokens["agent"]
+    one = httpx2.Limits(max_connections=1)
+    web = httpx2.AsyncClient(auth=carried, timeout=60, limits=one)
+    async with web, Client(streamable_http_client(served.url, http_client=web), mode="auto") as connected:
+        for role in ("agent", "verifier", "read-only", "agent"):
+            carried.token = served.tokens[role]
+            listed = {tool.name for tool in (await connected.list_tools(cache_mode="bypass")).tools}
+            assert listed == {name for name, roles in toolset().roles.items() if role in roles}
+            answer = await connected.call_tool("verdict_list", {})
+            assert bool(answer.is_error) == (role == "verifier")
+
+
 def initialize(served: Served, token: str, session: str = "", method: str = "initialize") -> httpx2.Response:
     client_info = {"name": "t", "version": "1"}
     asked = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client_info}
