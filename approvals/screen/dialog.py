@@ -1,5 +1,6 @@
 """The decision: who signs, why, and the exact bytes. Nothing is preselected, and Enter does nothing."""
 
+import sys
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -109,6 +110,8 @@ class DecisionDialog(ModalScreen[Ticket | None]):
             raise Refused("there is no terminal on which the passphrase could be asked", "sign at a terminal")
         refused: Refused | None = None
         with self.app.suspend():
+            sys.stdout.write(f"{statement.decision.value} {statement.ticket}: sha256 {statement.sha256}\n")
+            sys.stdout.flush()
             try:
                 return sign_and_record(self.approvals, statement, self._milliseconds())
             except Refused as error:  # raised below: the screen has to come back first

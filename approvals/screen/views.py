@@ -61,7 +61,7 @@ def facts(shown: Shown, now: int) -> list[Row]:
     """What a reviewer has to know first: what changes, cost, who asks, rule, tier, time left."""
     ticket, request = shown.ticket, shown.ticket.request
     under = f"under {request.under}" if request.under else ""
-    again = f"rejected {shown.rejections} times before" if shown.rejections else ""
+    again = f"rejected before: {shown.rejections}" if shown.rejections else ""
     rule = f"rule {ticket.rule} ({_signers(shown)})"
     return [
         Row(visible_line(f"{request.action.value}: {_clipped(request.title)}"), Kind.HEAD),
