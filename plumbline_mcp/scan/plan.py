@@ -24,6 +24,7 @@ from plumbline_mcp.scan.task import (
     Drafter,
     Task,
     ask,
+    content_of,
     planned_procedures,
     refuse_changed,
     task_of,
@@ -152,7 +153,7 @@ def jobs_of(ticket: Ticket) -> Task | Plan:
     if ticket.request.action is Action.TASK:
         return task_of(ticket)
     if ticket.request.action in (Action.PLAN, Action.RERUN):
-        return Plan.model_validate(ticket.request.content)
+        return content_of(ticket, Plan)
     raise UsageError(
         f"{ticket.id} is a {ticket.request.action.value}: it covers no job",
         "name the ticket of a task or a plan",

@@ -68,6 +68,11 @@ def start_job(
             f"attempt {attempt} of {job.name} was used: run {_runs(workspace, ticket, job)[attempt]}",
             "leave `attempt` out: the next one is taken after a failure",
         )
+    if attempt > ticket.request.attempts:
+        raise Refused(
+            f"{ticket.id} allows {ticket.request.attempts} attempts of {job.name}, not {attempt}",
+            f'ask for a rerun: plan_draft(task="{ticket.id}", rerun="{job.name}")',
+        )
     _refuse_altered(workspace, ticket, job)
     approved = Approved(ticket.id, attempt, job.cost.node_millihours)
     return Started(engine.submit(job.launch, approved=approved), attempt, new=True)

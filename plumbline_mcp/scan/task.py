@@ -5,7 +5,7 @@ first run, each job by digest.
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, JsonValue, ValidationError
 
@@ -23,6 +23,8 @@ from plumbline_mcp.scan.scanning import Subject
 from plumbline_mcp.scan.steps import DRY_RUN
 from plumbline_mcp.scan.target import Target, load_target, planned_python
 from plumbline_mcp.workspace import Workspace
+
+C = TypeVar("C", bound=Rendered)
 
 FIRST_RUN = "first_run"
 BUILD = "environment"
@@ -147,7 +149,18 @@ def task_of(ticket: Ticket) -> Task:
         raise UsageError(
             f"{ticket.id} is a {ticket.request.action.value}, no task", "name the ticket of a task"
         )
-    return Task.model_validate(ticket.request.content)
+    return content_of(ticket, Task)
+
+
+def content_of(ticket: Ticket, model: type[C]) -> C:
+    """The content of a ticket as a task or a plan. Raises `UsageError` for one that is none."""
+    try:
+        return model.model_validate(ticket.request.content)
+    except ValidationError as error:
+        kind, said = model.__name__.lower(), error.errors()[0]["msg"]
+        raise UsageError(
+            f"the content of {ticket.id} is no {kind} of this version: {said}", "draft it again"
+        ) from error
 
 
 def refuse_changed(ticket: Ticket, task: Task) -> None:

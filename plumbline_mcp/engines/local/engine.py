@@ -23,6 +23,7 @@ from plumbline_mcp.workspace import RunState, StoredRun, Workspace
 _SUPERVISOR = "plumbline_mcp.engines.local.supervisor"
 UNSTARTED = "its submission was stopped before it started; start it again: the attempt is still its own"
 GONE = "its supervisor was killed; the next run, or plumbline job list, clears up"
+_WAITS = ("waiting for a place: other jobs run", "its inputs are read before it starts")
 _START_LIMIT_S = 60
 _PASSED = ("HOME", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PYTHONHASHSEED", "TMPDIR")
 """What the supervisor needs to start as we did; the job sees what its script says."""
@@ -193,7 +194,7 @@ class LocalEngine:
         return Status(
             run_id=run.run_id,
             state=State.RUNNING if running else State.QUEUED,
-            reason="" if running else "waiting for a place: other jobs run",
+            reason="" if running else _WAITS[known is not None and known.phase == files.READING],
             nodes=(os.uname().nodename,) if running else (),
             submitted=run.created,
             started=known.since if known is not None and running else "",

@@ -18,6 +18,8 @@ from plumbline_mcp.engines import temporary_folder
 from plumbline_mcp.engines.local.processes import Process, boot_id
 
 QUEUED = "queued"
+READING = "reading"
+"""It has its place, and the inputs that were approved are read before it starts."""
 RUNNING = "running"
 GRACE_S = 3.0
 """How long processes have after SIGTERM, if nobody says otherwise."""

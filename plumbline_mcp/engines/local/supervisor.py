@@ -27,6 +27,7 @@ from plumbline_mcp.engines.local import exits, space, writing
 from plumbline_mcp.engines.local.files import (
     GRACE_S,
     QUEUED,
+    READING,
     RUNNING,
     Cancel,
     RunFiles,
@@ -77,6 +78,11 @@ class Supervisor:
                 return True
             time.sleep(POLL_S)
         return False
+
+    def inputs_hold(self) -> bool:
+        """Whether the inputs are those that were approved; what else they are, `inputs` says."""
+        self._write_state(READING)
+        return self.inputs.hold()
 
     def start(self) -> None:
         """Start the job. Raises `OSError` and `subprocess.SubprocessError`."""
@@ -223,7 +229,7 @@ def supervise(run: Path, confinement: str, slots: int) -> None:
     supervisor = Supervisor(run, confinement, slots)
     reason = ""
     try:
-        if supervisor.wait_for_place() and supervisor.inputs.hold():
+        if supervisor.wait_for_place() and supervisor.inputs_hold():
             supervisor.start()
             supervisor.follow()
     except Exception as error:  # noqa: BLE001 - whatever went wrong, the job is ended and its run says why

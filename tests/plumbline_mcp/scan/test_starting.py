@@ -20,7 +20,7 @@ from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.plan import draft_plan, draft_rerun, request_plan
 from plumbline_mcp.scan.service import run_check
 from plumbline_mcp.scan.starting import covered_job, start_job
-from plumbline_mcp.scan.task import draft_task, request_task
+from plumbline_mcp.scan.task import ask, draft_task, request_task
 from plumbline_mcp.workspace import RunState, Workspace
 from tests.plumbline_mcp.engines.waiting import until
 from tests.plumbline_mcp.scan.planned_target import DRY_RUN, EXPORT, Planned, planned_target
@@ -206,8 +206,11 @@ def test_each_attempt_is_used_once(planned: Planned) -> None:
     over(planned, first.run_id)
     with pytest.raises(Refused, match=f"attempt 1 of dry_run was used: run {first.run_id}"):
         start_job(planned.workspace, ticket, "dry_run", attempt=1)
-    with pytest.raises(Refused, match="allows attempts 1 to 2, not 3"):
+    with pytest.raises(Refused, match="allows 2 attempts of dry_run, not 3"):
         start_job(planned.workspace, ticket, "dry_run", attempt=3)
+    _, known = covered_job(planned.workspace, ticket, "dry_run")
+    with pytest.raises(Refused, match="allows attempts 1 to 2, not 3"):
+        LocalEngine(planned.workspace).submit(known.launch, approved=Approved(ticket, 3))
     _, job = covered_job(planned.workspace, ticket, "dry_run")
     assert LocalEngine(planned.workspace).submit(job.launch, approved=Approved(ticket)) == first.run_id
     assert (runs(planned), uses(planned)) == (1, 1)
@@ -219,7 +222,7 @@ def test_the_next_attempt_is_taken_after_a_failure_until_none_is_left(planned: P
     found = [start_job(planned.workspace, ticket, "dry_run") for _ in range(2) if _ended(planned)]
     assert [(one.attempt, one.new) for one in found] == [(1, True), (2, True)]
     assert _ended(planned)
-    with pytest.raises(Refused, match="allows attempts 1 to 2, not 3"):
+    with pytest.raises(Refused, match=f"{ticket} allows 2 attempts of dry_run, not 3"):
         start_job(planned.workspace, ticket, "dry_run")
 
 
@@ -246,6 +249,13 @@ def test_a_rerun_is_a_request_of_its_own_and_runs_once(planned: Planned) -> None
         planned.workspace, draft_rerun(planned.workspace, ticket.id, "dry_run"), "agent", action=Action.RERUN
     )
     assert again.id != ticket.id
+
+
+def test_a_ticket_whose_content_is_no_task_says_so(planned: Planned) -> None:
+    ticket = ask(planned.workspace, action=Action.TASK, title="x", content={"jobs": []}, requester="agent")
+    planned.approve(ticket.id)
+    with pytest.raises(UsageError, match=r"the content of A-.* is no task of this version"):
+        start_job(planned.workspace, ticket.id, "dry_run")
 
 
 def test_a_rejected_ticket_says_why(planned: Planned) -> None:
