@@ -385,6 +385,20 @@ def test_a_submission_that_was_killed_can_be_cancelled_and_frees_the_next_attemp
     assert over(planned, started.run_id).state is State.SUCCEEDED
 
 
+def test_an_approval_that_somebody_wrote_into_a_run_is_named(planned: Planned) -> None:
+    ticket = signed_task(planned)
+    _, job = covered_job(planned.workspace, ticket, "dry_run")
+    run_id = LocalEngine(planned.workspace).submit(job.launch)
+    over(planned, run_id)
+    assert planned.workspace.verify() == []
+    with planned.workspace.write_tx() as database:
+        database.execute("update runs set job = json_set(job, '$.approval', ?)", [ticket])
+    assert planned.workspace.verify() == [
+        f"run {run_id} has another job than the one that was started",
+        f"run {run_id} names the approval {ticket}, which was not used for it",
+    ]
+
+
 def test_a_job_without_an_approval_is_as_before(planned: Planned) -> None:
     _, job = covered_job(planned.workspace, signed_task(planned), "dry_run")
     run_id = LocalEngine(planned.workspace).submit(job.launch)
