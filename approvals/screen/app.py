@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from rich.console import RenderableType
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -26,15 +27,23 @@ class QueueApp(App[None]):
     ) -> None:
         super().__init__(ansi_color=True)
         self.queue = QueueScreen(approvals, notify, clock)
+        self._left = False
 
     def get_default_screen(self) -> Screen[None]:
         """The queue itself."""
         return self.queue
 
+    def exit(self, result: None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
+        """Leave, because the reviewer said so."""
+        self._left = True
+        super().exit(result, return_code, message)
+
     def raise_failure(self) -> None:
-        """Raise what ended the screen, if anything did."""
+        """Raise what ended the screen unless it was left: interrupted, Textual ends in silence."""
         if self._exception is not None:
             raise self._exception
+        if not self._left:
+            raise KeyboardInterrupt
 
     def farewell(self) -> str:
         """What is said once the screen is gone."""

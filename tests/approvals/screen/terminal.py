@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 QUIET_S = 0.8
 """The program is taken to have drawn everything when it wrote nothing for so long."""
-PATIENCE_S = 60
+PATIENCE_S = 40
 
 
 class Terminal:
@@ -37,9 +37,9 @@ class Terminal:
 
     def quiet(self) -> str:
         """Read until nothing is written any more."""
-        start = len(self.written)
+        start, end = len(self.written), time.monotonic() + PATIENCE_S
         while self._read(QUIET_S):
-            pass
+            assert time.monotonic() < end, f"it never stops writing: {self._text(start)[-300:]!r}"
         return self._text(start)
 
     def press(self, *keys: str) -> str:
