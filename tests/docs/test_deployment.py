@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from approvals.tiers import Tier, request_tier
+from tests.plumbline_mcp.scan.proposed import attempts
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "deployment.md"
 ROOT = PAGE.parents[1]
@@ -209,6 +210,31 @@ def test_the_agent_is_served_over_http_with_the_signed_token(deployed: Deployed,
     status = json.loads(answer.stdout)
     assert status["trust"].startswith(f"You are {deployed.names['AGENT']} (role agent). ")
     assert status["workspace"] == deployed.names["WORKSPACE"]
+
+
+def test_a_proposed_check_is_held_for_a_user_who_is_not_root_too(deployed: Deployed) -> None:
+    given = deployed.place / "given"
+    given.mkdir(mode=0o755)
+    (given / "rows.txt").write_text("one\n")
+    source = attempts(
+        database=f"open({deployed.names['WORKSPACE'] + '/plumbline.db'!r}, 'rb').read(1)",
+        outside=f"open({deployed.names['WORKSPACE'] + '/planted'!r}, 'w')",
+        network="socket.socket()",
+        fork="os.fork()",
+        signal="os.kill(os.getppid(), 9)",
+    )
+    (given / "lines.py").write_text(source)
+    deployed.shell(AS_SERVER + f"as_server proposed add {given}/lines.py")
+    said = deployed.shell(
+        AS_SERVER + f"as_server proposed run lines --input file={given}/rows.txt --quiet --json"
+    )
+    verdict = json.loads(said)
+    assert verdict["outcome"] == "pass", verdict["reason"]
+    assert re.match("(landlock|bubblewrap) and a filter of system calls", verdict["confinement"])
+    told = dict(verdict["target"])
+    assert told.pop("framework") == "mine"
+    assert set(told) == {"database", "outside", "network", "fork", "signal"}
+    assert "done" not in told.values(), told
 
 
 def test_the_agents_user_cannot_look_into_the_server_or_end_it(deployed: Deployed, served: str) -> None:
