@@ -43,6 +43,7 @@ class Job(Frozen):
     plants: tuple[str, ...] = Field((), description="hooks that plant a fault; empty in a real run")
     world_size: int = 1
     time_limit_s: float = 0.0
+    cap_s: float = Field(0.0, description="what its task's node-hours left it to run; 0: more than its limit")
     disk_bytes: int = Field(0, description="what the run folder may take while it runs; 0: no limit")
     log_bytes: int = Field(0, description="kept of each stream of a rank; 0: the recorder's own limit")
     system_version: str = ""

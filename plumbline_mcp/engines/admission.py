@@ -36,7 +36,7 @@ class Admission:
         """Digests what would run. Raises `UsageError` for a file that cannot be read."""
         self._workspace, self._approved = workspace, approved
         self._content = job_content(prepared, Contents(workspace.home))
-        self._time_limit_s = self._content.time_limit_s
+        self._cap_s = 0.0
         python = Path(self._content.interpreter)
         self._installed = installed(python, Contents(workspace.home)) if is_environment(python) else ""
 
@@ -62,11 +62,12 @@ class Admission:
                 f" {hours(max(left, 0))} of {hours(task_of(approvals, ticket).request.node_millihours)}",
                 "wait for the jobs that run, or ask for a task with a higher cap",
             )
-        self._time_limit_s = min(self._time_limit_s, left * _MILLIHOUR_S / NODES)
+        seconds = left * _MILLIHOUR_S / NODES
+        self._cap_s = seconds if seconds < self._content.time_limit_s else 0.0
 
     def stamped(self, job: Job) -> Job:
-        """The job with its approval, and with no more time than the task's node-hours leave it."""
-        return job.model_copy(update={"approval": self._approved.ticket, "time_limit_s": self._time_limit_s})
+        """The job with its approval, and with what the task's node-hours leave it."""
+        return job.model_copy(update={"approval": self._approved.ticket, "cap_s": self._cap_s})
 
     def written(self, job: Job, run: Path) -> Job:
         """The job of a run folder that was just written, with the digests of its inputs in ``job.json``.
@@ -142,7 +143,7 @@ def task_of(approvals: Approvals, ticket: Ticket) -> Ticket:
 def _used(workspace: Workspace, run: StoredRun) -> int:
     if run.state.over:
         return millihours([run_seconds(workspace, run)])
-    return millihours([run.job.time_limit_s])
+    return millihours([min(run.job.time_limit_s, run.job.cap_s or math.inf)])
 
 
 def altered(signed: JobContent, found: JobContent, ticket: str, text: str, signed_text: str) -> Refused:

@@ -149,7 +149,7 @@ class LocalEngine:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700)
             prepared = prepare(launch, run.run_id)
-            kept = {"approval": run.job.approval, "time_limit_s": run.job.time_limit_s}
+            kept = {"approval": run.job.approval, "cap_s": run.job.cap_s}
             job = prepared.job.model_copy(
                 update={"engine": self.name, "confinement": str(chosen), **(kept if admission else {})}
             )

@@ -11,6 +11,7 @@ with it; what escaped is ended by the next sweep. Standard library only until th
 import contextlib
 import ctypes
 import json
+import math
 import os
 import signal
 import subprocess
@@ -97,7 +98,9 @@ class Supervisor:
         finally:
             for log in self.logs:
                 os.close(log.writing)
-        self._deadline = time.monotonic() + self.end.limit_s
+        began, cap_s = time.monotonic(), float(self.job.get("cap_s") or 0)
+        self._deadline = began + self.end.limit_s
+        self._capped = began + cap_s if cap_s else math.inf
         self._look()
 
     def follow(self) -> None:
@@ -110,6 +113,8 @@ class Supervisor:
                 self.end.timed_out = True
                 self.end.hung = exits.without_exit(self.run, self.job["world_size"])
                 return
+            if now > self._capped:
+                self.request = Cancel("the node-hours of its task are used up")
             if now > self._looked + LOOK_S:
                 self._look()
             if now > self._measured + max(MEASURE_S, 20 * self._measuring_s):

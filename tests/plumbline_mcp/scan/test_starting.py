@@ -12,6 +12,8 @@ import pytest
 from approvals.errors import Refused
 from approvals.statement import Action
 from approvals.ticket import TicketState
+from checks.errors import NotEvaluated
+from checks.records.run_ends import refuse_cancelled
 from checks.records.runs import RunFolder
 from plumbline_mcp.engines.contents import CACHE
 from plumbline_mcp.engines.engine import Approved, State, Status
@@ -295,8 +297,25 @@ def test_a_measured_job_is_estimated_by_it_and_ended_where_the_cap_is(planned: P
     ticket = request_task(planned.workspace, task, "agent")
     planned.approve(ticket.id)
     started = start_job(planned.workspace, ticket.id, "dry_run")
-    assert planned.workspace.run(started.run_id).job.time_limit_s == pytest.approx(8 * 3.6)
+    job = planned.workspace.run(started.run_id).job
+    assert (job.time_limit_s, job.cap_s) == (36, pytest.approx(8 * 3.6))
     assert over(planned, started.run_id).state is State.SUCCEEDED
+
+
+def test_a_job_that_uses_its_tasks_node_hours_up_is_ended_and_not_blamed(planned: Planned) -> None:
+    over(planned, start_job(planned.workspace, signed_task(planned), "export").run_id)  # the measure
+    waits = EXPORT.replace(
+        "return []", "import pathlib, time\n    if pathlib.Path({!r}).exists(): time.sleep(30)\n    return []"
+    )
+    (planned.pack / "export.py").write_text(waits.format(str(planned.weights.with_name("slow"))))
+    planned.weights.with_name("slow").write_text("")
+    measured = draft_task(planned.workspace, planned.target).job("export").cost.node_millihours
+    ticket = signed_task(planned, node_hours=measured / 1000)
+    started = start_job(planned.workspace, ticket, "export")
+    status = over(planned, started.run_id)
+    assert (status.state, status.reason) == (State.CANCELLED, "the node-hours of its task are used up")
+    with pytest.raises(NotEvaluated, match="the job was cancelled: the node-hours of its task are used up"):
+        refuse_cancelled(RunFolder.open(planned.workspace.runs / started.run_id))
 
 
 def test_a_job_of_a_plan_runs_and_counts_against_its_task(planned: Planned) -> None:
