@@ -179,6 +179,10 @@ class Lines(ScrollView, can_focus=True):
 class PlainInput(Input):
     """A line to type in. What is pasted is made visible too: it may come from what others wrote."""
 
+    def on_mount(self) -> None:
+        """A cursor that does not blink: the terminal is written to only when something changes."""
+        self.cursor_blink = False
+
     def replace(self, text: str, start: int, end: int) -> None:
         """Every way of typing and pasting ends here."""
         super().replace(visible_line(text, MAX_TEXT), start, end)

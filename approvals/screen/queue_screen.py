@@ -62,6 +62,7 @@ class QueueScreen(Screen[None]):
         self._notify, self._known = tuple(notify), set[str]()
         self._dialog: DecisionDialog | None = None
         self._version, self._next_expiry = -1, 0
+        self._says_state = True
 
     def compose(self) -> ComposeResult:
         """Head, the two sides, what was said last, keys."""
@@ -97,7 +98,8 @@ class QueueScreen(Screen[None]):
         return self.has_class("-wide") or self.has_class("reviewing")
 
     def say(self, rows: list[Row]) -> None:
-        """Say something in the line above the keys."""
+        """Say something in the line above the keys; it stays there while the rows move."""
+        self._says_state = False
         self.query_one("#status", Rows).show(rows)
 
     # --- what the database has --------------------------------------------------------------------------
@@ -172,6 +174,7 @@ class QueueScreen(Screen[None]):
             self.say([])
         else:
             self.say([Row(READ if self.review.was_read else OFF)])
+        self._says_state = True
 
     def on_ticket_list_chosen(self, message: TicketList.Chosen) -> None:
         """The cursor moved, or Enter opened a request."""
@@ -191,7 +194,7 @@ class QueueScreen(Screen[None]):
         if self.reviewing:
             self.review.note_place()
         self.review.show_tabs()
-        if self.review.was_read != before:
+        if self.review.was_read != before and self._says_state:
             self._say_state()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -238,6 +241,7 @@ class QueueScreen(Screen[None]):
             self.say([Row(f"! {shown.ticket.id} is {shown.ticket.state.value} already", Kind.WARN)])
         elif decision is Decision.APPROVE and not self.review.was_read:
             self.say([Row(f"! {OFF}", Kind.WARN)])
+            self._says_state = True
         else:
             spent = self._stopwatch.milliseconds
             self._dialog = DecisionDialog(self.approvals, shown, decision, lambda: spent(shown.ticket.id))

@@ -39,9 +39,12 @@ class Review(Vertical):
         return self.shown is not None and _key(self.shown) in self._read
 
     def show(self, ticket: Ticket | None, now: int) -> None:
-        """Show this request as it is now; None empties the side."""
+        """Show this request as it is now; None empties the side.
+
+        One that changed is shown from its beginning: its end on the screen must not count as read.
+        """
         before, self.shown = self.shown, self._looked_at(ticket) if ticket else None
-        same = before is not None and self.shown is not None and before.ticket.id == self.shown.ticket.id
+        same = before is not None and self.shown is not None and _key(before) == _key(self.shown)
         self.tick(now)
         self._show_rows(keep_place=same)
 

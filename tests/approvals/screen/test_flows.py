@@ -243,6 +243,20 @@ def test_a_change_while_it_is_open_closes_the_dialog(
     assert (decisions(example), app.farewell()) == (before, "NO DECISION\n")
 
 
+def test_what_changed_has_to_be_read_from_its_beginning(example: Queue) -> None:
+    ticket = ask(example, content=LONG)
+
+    async def steps(pilot: Pilot[None]) -> None:
+        assert READ in await read_diff(pilot)
+        change_row(other(example), ticket)
+        shown = await noticed(pilot)
+        assert OFF in shown
+        assert '+   "action": "plan",' in shown
+        assert f"! {OFF}" in await press(pilot, "a")
+
+    play(example, steps)
+
+
 def test_another_request_leaves_the_dialog_open(example: Queue) -> None:
     ask(example)
 
