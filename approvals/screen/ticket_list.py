@@ -45,6 +45,8 @@ class TicketList(Vertical):
         fitting = [ticket for ticket in tickets if fits(ticket, words)]
         if not self.selected and fitting:
             self.selected = fitting[0].id
+        if not self.size.width:  # not laid out yet: `on_resize` comes
+            return
         options = self.query_one("#list", OptionList)
         places = [ticket.id for ticket in fitting]
         with options.prevent(OptionList.OptionHighlighted):
