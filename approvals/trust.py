@@ -21,8 +21,8 @@ from approvals.allowed_signers import Signer, day, parsed_line, refuse_principal
 from approvals.errors import Refused
 from approvals.policy import Policy, shipped
 from approvals.ssh_keygen import PublicKey
+from approvals.trust_folder import TRUST_VARIABLE, default_folder
 
-TRUST_VARIABLE = "PLUMBLINE_TRUST"
 NAMESPACE = "plumbline-approval@v1"
 EXAMPLE_NAMESPACE = "plumbline-example@v1"
 EXAMPLE_SIGNER = "example"
@@ -271,14 +271,6 @@ class TrustRoots:
                     " so whoever signs could be changed there",
                     f"chmod go-w {path}, or name a folder of yours with {TRUST_VARIABLE}",
                 )
-
-
-def default_folder() -> Path:
-    """``PLUMBLINE_TRUST``, else ``$XDG_CONFIG_HOME/plumbline``, else ``~/.config/plumbline``."""
-    if named := os.environ.get(TRUST_VARIABLE):
-        return Path(named)
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".config") / "plumbline"
 
 
 def _lines(path: Path) -> list[str]:

@@ -12,7 +12,8 @@ from approvals import ssh_keygen
 from approvals.errors import Refused
 from approvals.signatures import verify
 from approvals.statement import Action
-from approvals.trust import NAMESPACE, TrustRoots, default_folder
+from approvals.trust import NAMESPACE, TrustRoots
+from approvals.trust_folder import default_folder
 from tests.approvals import reviewers
 from tests.approvals.reviewers import PASSPHRASE, START, Reviewer, make_reviewer, signed, trusting
 

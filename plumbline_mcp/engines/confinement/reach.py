@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from approvals.trust_folder import default_folder
+
 WRITTEN = ("records", "logs", "exit", "output", "scratch")
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/sys")
@@ -68,19 +70,22 @@ class Reach:
 
 
 def reach(run: Path, interpreter: Path, inputs: list[Path]) -> Reach:
-    """What the job of a run folder may reach. The user's secrets, the workspace's database and other runs
-    stay out, unless an input is one of those runs.
+    """What the job of a run folder may reach. The user's secrets, the trust roots, the workspace's database
+    and other runs stay out, also where a link in an input leads to them; an input that is a run is read.
 
     The interpreter is asked where it imports from, alone and with a clean environment. Raises `OSError` and
     `subprocess.SubprocessError` when it does not answer.
     """
-    secrets = [home / name for home in _homes() for name in _SECRETS]
     workspace = run.parent.parent.resolve()
-    ours = [workspace / "runs", *(workspace / f"plumbline.db{end}" for end in ("", "-wal", "-shm"))]
+    secrets = [home / name for home in _homes() for name in _SECRETS]
+    secrets += [workspace / f"plumbline.db{end}" for end in ("", "-wal", "-shm")]
+    if (trust := default_folder()).is_dir():
+        secrets.append(trust.resolve())
     libraries = [Path(one) for one in os.environ.get("LD_LIBRARY_PATH", "").split(":") if one.startswith("/")]
     code = [interpreter.parent, interpreter.resolve().parent, *import_paths(interpreter)]
     code += [*map(Path, _SYSTEM), *(Path("/etc", one) for one in _SETTINGS), *libraries]
-    reads = [part for path in _with_targets(code, deep=False) for part in _without(path, [*secrets, *ours])]
+    runs = workspace / "runs"
+    reads = [part for path in _with_targets(code, deep=False) for part in _without(path, [*secrets, runs])]
     reads += [part for path in _with_targets(inputs, deep=True) for part in _without(path, secrets)]
     reads.append(run)
     devices = [Path("/dev", name) for name in DEVICES]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from approvals.trust_folder import TRUST_VARIABLE
 from checks.records.runs import Ending, Job, read_json
 from plumbline_mcp.engines.admission import Admission
 from plumbline_mcp.engines.confinement.choosing import NONE, Chosen, Unavailable, choose
@@ -25,8 +26,17 @@ UNSTARTED = "its submission was stopped before it started; start it again: the a
 GONE = "its supervisor was killed; the next run, or plumbline job list, clears up"
 _WAITS = ("waiting for a place: other jobs run", "its inputs are read before it starts")
 _START_LIMIT_S = 60
-_PASSED = ("HOME", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PYTHONHASHSEED", "TMPDIR")
-"""What the supervisor needs to start as we did; the job sees what its script says."""
+_PASSED = (
+    "HOME",
+    "LD_LIBRARY_PATH",
+    "OMP_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "TMPDIR",
+    "XDG_CONFIG_HOME",
+    TRUST_VARIABLE,
+)
+"""What the supervisor needs to start as we did, and to know where the trust roots lie; the job sees what its
+script says."""
 
 
 class LocalEngine:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from approvals.statement import Request
-from approvals.trust import TRUST_VARIABLE
+from approvals.trust_folder import TRUST_VARIABLE
 from plumbline_mcp.workspace import Workspace
 from tests.approvals.reviewers import PASSPHRASE, Reviewer, trusting
 from tests.approvals.screen.terminal import Terminal

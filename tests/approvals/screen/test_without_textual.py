@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from approvals.statement import Request
-from approvals.trust import TRUST_VARIABLE
+from approvals.trust_folder import TRUST_VARIABLE
 from plumbline_mcp.workspace import Workspace
 from tests.approvals.reviewers import Reviewer, trusting
 from tests.approvals.screen.terminal import Terminal

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from approvals.trust import TRUST_VARIABLE
+from approvals.trust_folder import TRUST_VARIABLE
 from tests.approvals.reviewers import PASSPHRASE
 from tests.plumbline_mcp.cli.test_token import on_terminal, run
 from tests.plumbline_mcp.scan.proposed import HONEST

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from approvals.statement import Request
-from approvals.trust import TRUST_VARIABLE, TrustRoots
+from approvals.trust import TrustRoots
+from approvals.trust_folder import TRUST_VARIABLE
 from plumbline_mcp.workspace import Workspace
 from tests.approvals.reviewers import PASSPHRASE, Reviewer, make_reviewer, ssh_keygen, trusting
 from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline

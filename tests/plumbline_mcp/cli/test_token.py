@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from approvals.trust import TRUST_VARIABLE
+from approvals.trust_folder import TRUST_VARIABLE
 from tests.approvals.reviewers import PASSPHRASE
 from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline
 from tests.plumbline_mcp.server.roles import Site, approve, make_site

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from approvals.trust import TRUST_VARIABLE
+from approvals.trust_folder import TRUST_VARIABLE
 from plumbline_mcp.workspace import Workspace
 from tests.plumbline_mcp.cli.launching import plumbline
 from tests.plumbline_mcp.handmade_verdicts import image_pass

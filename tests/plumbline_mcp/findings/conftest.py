@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from approvals.trust import TRUST_VARIABLE
+from approvals.trust_folder import TRUST_VARIABLE
 from plumbline_mcp.findings import verification
 from tests.plumbline_mcp.findings import faulty_export, reviewing
 from tests.plumbline_mcp.findings.faulty_export import Faulty

@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from approvals.errors import Refused
-from approvals.trust import TRUST_VARIABLE, TrustRoots
+from approvals.trust import TrustRoots
+from approvals.trust_folder import TRUST_VARIABLE
 from checks import rules
 from checks.records.runs import sha256_file
 from checks.verdict import Outcome, Verdict

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from approvals.errors import Refused
-from approvals.trust import TRUST_VARIABLE, TrustRoots
+from approvals.trust import TrustRoots
+from approvals.trust_folder import TRUST_VARIABLE
 from checks import rules
 from plumbline_mcp import version
 from plumbline_mcp.errors import UsageError

@@ -15,7 +15,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.shared.exceptions import MCPError
 
-from approvals.trust import TRUST_VARIABLE
+from approvals.trust_folder import TRUST_VARIABLE
 from plumbline_mcp.server.application import TOOLS
 from plumbline_mcp.server.roles import Role, caller, socket_owner
 from plumbline_mcp.server.toolset import Toolset

@@ -11,7 +11,8 @@ import pytest
 from approvals.audit import AuditLog
 from approvals.errors import Refused
 from approvals.tables import insert, request_row
-from approvals.trust import TRUST_VARIABLE, TrustRoots
+from approvals.trust import TrustRoots
+from approvals.trust_folder import TRUST_VARIABLE
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.server.tokens import Tokens, TokenState, start_token_counts
 from plumbline_mcp.workspace import Workspace

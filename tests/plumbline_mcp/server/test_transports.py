@@ -15,7 +15,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from approvals.trust import TRUST_VARIABLE
+from approvals.trust_folder import TRUST_VARIABLE
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.server.known_tokens import KnownTokens
 from plumbline_mcp.server.transports import client_configuration, listen

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from approvals.trust_folder import TRUST_VARIABLE
 from plumbline_mcp.engines.confinement import reach as reaching
 from plumbline_mcp.engines.confinement.reach import reach
 
@@ -49,6 +50,24 @@ def test_an_import_path_gives_neither_other_runs_nor_the_database(
     assert may_read(allowed, user / "project/code.py")
     assert not may_read(allowed, user / "work/runs/rows-0002")
     assert not may_read(allowed, user / "work/plumbline.db")
+
+
+def test_links_in_an_input_lead_to_neither_the_database_nor_the_trust_roots(
+    user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trust"))
+    model = tmp_path / "model"
+    for folder in (model, tmp_path / "trust"):
+        folder.mkdir()
+    (tmp_path / "trust/allowed_signers").write_text("x")
+    (model / "config.json").write_text("{}")
+    (model / "weights").symlink_to(user / "work/plumbline.db")
+    (model / "signers").symlink_to(tmp_path / "trust/allowed_signers")
+    (model / "roots").symlink_to(tmp_path / "trust")
+    allowed = reach(user / "work/runs/rows-0001", Path(sys.executable), [model]).reads
+    assert may_read(allowed, model / "config.json")
+    for secret in (user / "work/plumbline.db", tmp_path / "trust", tmp_path / "trust/allowed_signers"):
+        assert not may_read(allowed, secret)
 
 
 def test_a_run_that_is_an_input_is_readable(user: Path) -> None:
