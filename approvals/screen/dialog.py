@@ -32,13 +32,20 @@ class DecisionDialog(ModalScreen[Ticket | None]):
     ]
 
     def __init__(
-        self, approvals: Approvals, shown: Shown, decision: Decision, milliseconds: Callable[[], int]
+        self,
+        approvals: Approvals,
+        shown: Shown,
+        decision: Decision,
+        milliseconds: Callable[[], int],
+        decided: list[Ticket],
     ) -> None:
-        """``milliseconds`` says how long the request has been on the screen."""
+        """``milliseconds`` says how long the request has been on the screen; what is signed is added to
+        ``decided`` at once, so that it is known whatever happens to the screen then.
+        """
         super().__init__()
         self.approvals, self.shown, self.decision = approvals, shown, decision
         self.statement: Statement | None = None
-        self._milliseconds = milliseconds
+        self._milliseconds, self._decided = milliseconds, decided
         self.closed_as_stale = False
         self._signers = signers_here(approvals)
         self._said: list[Row] = []
@@ -105,7 +112,7 @@ class DecisionDialog(ModalScreen[Ticket | None]):
 
     def _signed(self, statement: Statement) -> Ticket:
         if self.approvals.trust.is_example:
-            return sign_and_record(self.approvals, statement, self._milliseconds())
+            return self._sign_now(statement)
         if self.app.is_headless:
             raise Refused("there is no terminal on which the passphrase could be asked", "sign at a terminal")
         refused: Refused | None = None
@@ -113,10 +120,15 @@ class DecisionDialog(ModalScreen[Ticket | None]):
             sys.stdout.write(f"{statement.decision.value} {statement.ticket}: sha256 {statement.sha256}\n")
             sys.stdout.flush()
             try:
-                return sign_and_record(self.approvals, statement, self._milliseconds())
+                return self._sign_now(statement)
             except Refused as error:  # raised below: the screen has to come back first
                 refused = error
         raise refused
+
+    def _sign_now(self, statement: Statement) -> Ticket:
+        ticket = sign_and_record(self.approvals, statement, self._milliseconds())
+        self._decided.append(ticket)
+        return ticket
 
     def _draft(self) -> None:
         reason, self.statement = self.query_one("#reason", Input).value, None

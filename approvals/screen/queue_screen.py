@@ -244,14 +244,15 @@ class QueueScreen(Screen[None]):
             self._says_state = True
         else:
             spent = self._stopwatch.milliseconds
-            self._dialog = DecisionDialog(self.approvals, shown, decision, lambda: spent(shown.ticket.id))
+            self._dialog = DecisionDialog(
+                self.approvals, shown, decision, lambda: spent(shown.ticket.id), self.decided
+            )
             self.app.push_screen(self._dialog, self._dialog_closed)
 
     def _dialog_closed(self, signed: Ticket | None) -> None:
         dialog, self._dialog = self._dialog, None
         self.reload()
         if signed is not None and dialog is not None:
-            self.decided.append(signed)
             self.say(
                 [Row(f"signed: {dialog.decision.value} {signed.id}, now {signed.state.value}", Kind.HEAD)]
             )
