@@ -1,5 +1,8 @@
 """The Textual application around the queue's screen."""
 
+import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -28,6 +31,18 @@ class QueueApp(App[None]):
         super().__init__(ansi_color=True)
         self.queue = QueueScreen(approvals, notify, clock)
         self._left = False
+        self._signal: signal.Signals | None = None
+        self._handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+
+    def on_mount(self) -> None:
+        """Take signals in the event loop: Textual can swallow an interrupt while it awaits something."""
+        for number, handler in self._handlers.items():
+            if handler is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
+
+    def _stop(self, number: signal.Signals) -> None:
+        self._signal = number
+        super().exit()
 
     def get_default_screen(self) -> Screen[None]:
         """The queue itself."""
@@ -42,6 +57,10 @@ class QueueApp(App[None]):
         """Raise what ended the screen unless it was left: interrupted, Textual ends in silence."""
         if self._exception is not None:
             raise self._exception
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if self._signal is not None:
+            os.kill(os.getpid(), self._signal)  # the program's own handler knows its exit code
         if not self._left:
             raise KeyboardInterrupt
 

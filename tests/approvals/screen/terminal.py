@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import termios
 import time
@@ -59,6 +60,8 @@ class Terminal:
         start, end = len(self.written), time.monotonic() + PATIENCE_S
         while (self._read(1.0) or not self._ended) and time.monotonic() < end:
             pass
+        if not self._ended:  # a program that does not end is a failure, not a test that waits for ever
+            os.kill(self.process, signal.SIGKILL)
         _, status = os.waitpid(self.process, 0)
         os.close(self._descriptor)
         return os.waitstatus_to_exitcode(status), self._text(start)
