@@ -132,6 +132,8 @@ class Supervisor:
             self._wait(self._grace)
         if left := descendants(os.getpid()):
             self._note(f"SIGKILL to {len(left)} process(es): {[one.pid for one in left[:20]]}")
+        until = time.monotonic() + 2 * KILL_S
+        while self._reap() and time.monotonic() < until:  # a fork bomb can hide from one look and be back
             self._kill()
         self.end.ended = _now()
         self.end.cancelled = self.request.reason if self.request else ""
