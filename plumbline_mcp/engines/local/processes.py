@@ -17,6 +17,8 @@ MARK = "PLUMBLINE_RUN"
 _PROC = Path("/proc")
 _GONE = "ZX"
 _POLL_S = 0.05
+_PIDFD_SIGNAL_PROCESS_GROUP = 1 << 2
+"""<linux/pidfd.h>, since Linux 6.9."""
 
 
 @dataclass(frozen=True)
@@ -64,32 +66,36 @@ def descendants(ancestor: int) -> list[Process]:
     return found
 
 
-def marked(run: Path) -> list[Process]:
-    """Living processes of the run, whatever session they moved to and whoever adopted them.
+def marked(run: Path) -> Iterator[Process]:
+    """Living processes of the run, whatever session they moved to and whoever adopted them, as they are met.
 
     One is known by the mark in its environment, or by its working folder below the run. Only processes that
     we may look into are seen: those of our own user, and all of them as root.
     """
-    mark = f"{MARK}={run}".encode()
-    return [
-        Process(known.pid, known.started)
-        for known in _living()
-        if known.pid != os.getpid() and (_has(known.pid, mark) or _works_below(known.pid, run))
-    ]
+    mark = _mark(run)
+    for known in _living():
+        if known.pid != os.getpid() and (_has(known.pid, mark) or _works_below(known.pid, run)):
+            yield Process(known.pid, known.started)
 
 
 def end_all(run: Path, known: Iterable[Process], seconds: float) -> bool:
     """Kill the known processes, what they started and every marked one; true when none is left in time."""
     remembered, until = set(known), time.monotonic() + seconds
     while True:
-        left = {one for one in remembered if one.alive()} | set(marked(run))
+        left = {one for one in remembered if one.alive()}
         left |= {below for one in left for below in descendants(one.pid)}
+        for one in left:
+            kill_group(one)
+        for one in marked(run):  # killed as it is met: one that forks and exits is gone a moment later
+            if _has(one.pid, _mark(run)):
+                kill_group(one)
+            else:  # known by its folder alone: its group may be a person's
+                send(one, signal.SIGKILL)
+            left |= {one, *descendants(one.pid)}
         if not left:
             return True
         if time.monotonic() > until:
             return False
-        for one in left:
-            send(one, signal.SIGKILL)
         remembered |= left
         time.sleep(_POLL_S)
 
@@ -101,6 +107,28 @@ def send(to: Process, number: signal.Signals) -> None:
         try:
             if to.alive():
                 signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+
+def kill_group(of: Process) -> None:
+    """SIGKILL to that very process and to its process group, unless that is our own.
+
+    The kernel starts no child of a process that has a signal pending, so nothing forks its way out of a
+    group: this ends what forks and exits faster than anybody can look at it.
+    """
+    with contextlib.suppress(OSError):
+        descriptor = os.pidfd_open(of.pid)
+        try:
+            if not of.alive():
+                return
+            if (group := os.getpgid(of.pid)) == os.getpgrp():
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                return
+            try:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL, None, _PIDFD_SIGNAL_PROCESS_GROUP)
+            except OSError:  # a kernel before 6.9, or gone; its number stays the group's while a member lives
+                os.killpg(group, signal.SIGKILL)
         finally:
             os.close(descriptor)
 
@@ -126,6 +154,10 @@ def _has(pid: int, mark: bytes) -> bool:
         return mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
+
+
+def _mark(run: Path) -> bytes:
+    return f"{MARK}={run}".encode()
 
 
 def _works_below(pid: int, run: Path) -> bool:

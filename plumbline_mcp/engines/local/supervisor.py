@@ -37,7 +37,7 @@ from plumbline_mcp.engines.local.files import (
 )
 from plumbline_mcp.engines.local.input_digests import InputDigests
 from plumbline_mcp.engines.local.launcher_log import LauncherLog
-from plumbline_mcp.engines.local.processes import Process, boot_id, descendants, process, send
+from plumbline_mcp.engines.local.processes import Process, boot_id, descendants, kill_group, process, send
 from plumbline_mcp.engines.local.starting import started
 
 POLL_S = 0.05
@@ -130,10 +130,9 @@ class Supervisor:
             for one in left:
                 send(one, signal.SIGTERM)
             self._wait(self._grace)
-        if left := descendants(os.getpid()):
+        if self._reap():  # a look at all processes can miss what forks and exits; a wait for children cannot
+            left = descendants(os.getpid())
             self._note(f"SIGKILL to {len(left)} process(es): {[one.pid for one in left[:20]]}")
-        until = time.monotonic() + 2 * KILL_S
-        while self._reap() and time.monotonic() < until:  # a fork bomb can hide from one look and be back
             self._kill()
         self.end.ended = _now()
         self.end.cancelled = self.request.reason if self.request else ""
@@ -161,17 +160,19 @@ class Supervisor:
         return GRACE_S if wanted is None else wanted.seconds
 
     def _kill(self) -> None:
-        """Kill until no child is left: what was started meanwhile too, and what is faster than a look at all
-        processes. One whose parent died is our child at once, and a look at those takes microseconds."""
+        """Kill whole process groups until no child is left: what was started meanwhile too, and what is
+        faster than a look at all processes. One whose parent died is our child at once."""
         until = time.monotonic() + KILL_S
         while self._reap() and time.monotonic() < until:
             for one in descendants(os.getpid()):
-                send(one, signal.SIGKILL)
+                kill_group(one)
             soon = time.monotonic() + POLL_S
             while self._reap() and time.monotonic() < soon:
-                for pid in _children():
+                for pid in _children():  # not waited for yet: neither its number nor its group's is another's
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
+                        if (group := os.getpgid(pid)) != os.getpgrp():
+                            os.killpg(group, signal.SIGKILL)
 
     def _reap(self) -> bool:
         """Collect ended children, adopted ones included; true while one runs."""

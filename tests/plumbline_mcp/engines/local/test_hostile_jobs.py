@@ -1,6 +1,7 @@
 """A job that works against its supervisor: links, pipes and forged files in its own folders, fork bombs."""
 
 import json
+import subprocess
 import sys
 import textwrap
 import threading
@@ -14,7 +15,7 @@ from plumbline_mcp.engines.engine import State, Status
 from plumbline_mcp.engines.local.engine import LocalEngine
 from plumbline_mcp.engines.local.exits import JobEnd, complete
 from plumbline_mcp.engines.local.files import Cancel, RunFiles
-from plumbline_mcp.engines.local.processes import marked
+from plumbline_mcp.engines.local.processes import MARK, end_all, marked
 from plumbline_mcp.workspace import Workspace
 from tests.plumbline_mcp.engines.small_pack import launch
 from tests.plumbline_mcp.engines.waiting import until
@@ -132,23 +133,35 @@ def test_an_exit_file_of_before_is_kept(tmp_path: Path) -> None:
 
 
 BOMB = """
+import time
+until = time.monotonic() + 60
 for _ in range(WIDTH):
     if os.fork() == 0:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.stdout.flush()
-        while True:
+        while time.monotonic() < until:
             if os.fork():
                 os._exit(0)
+        os._exit(0)
 """
-"""Processes that each fork one and end, for ever: none lives long enough to be looked up and killed."""
+"""Processes that each fork one and end: none lives long enough to be looked up and killed. A minute of it is
+more than any end of a job takes, and a bomb that outlived its test would slow every other one."""
 
 
 @pytest.mark.parametrize("width", [1, 30])
 def test_a_fork_bomb_is_ended_before_the_run_is_sealed(tmp_path: Path, width: int) -> None:
     status, run = played(tmp_path, BOMB.replace("WIDTH", str(width)))
     assert (status.state, status.reason) == (State.SUCCEEDED, "")
-    assert marked(run) == []
+    assert list(marked(run)) == []
+
+
+def test_a_fork_bomb_whose_supervisor_is_gone_is_ended_too(tmp_path: Path) -> None:
+    """Nobody waits for its processes, and each is gone before a second look."""
+    bomb = [sys.executable, "-I", "-c", "import os, signal, sys\n" + BOMB.replace("WIDTH", "1")]
+    subprocess.run(bomb, env={MARK: str(tmp_path)}, check=True)
+    assert end_all(tmp_path, (), 20)
+    assert list(marked(tmp_path)) == []
 
 
 def test_the_log_of_the_launcher_has_its_bounds(tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ def test_only_processes_with_the_mark_of_that_very_run_are_its(tmp_path: Path) -
         for folder in (run, other)
     ]
     try:
-        until(lambda: len(marked(run)) == 1)
+        until(lambda: len(list(marked(run))) == 1)
         assert [one.pid for one in marked(run)] == started[:1]
     finally:
         for pid in started:
