@@ -61,7 +61,8 @@ def draft(
     """
     from approvals.statement import Action
     from plumbline_mcp.cli.inputs import settings_of
-    from plumbline_mcp.cli.plan_view import asking, print_plan, requester
+    from plumbline_mcp.cli.plan_view import asking, print_plan
+    from plumbline_mcp.cli.who import who_asks
     from plumbline_mcp.scan.plan import draft_plan, draft_rerun, request_plan
     from plumbline_mcp.workspace import Workspace
 
@@ -80,7 +81,7 @@ def draft(
 
     plan = asking("plan draft", make, quiet or json_output)
     action = Action.RERUN if rerun else Action.PLAN
-    print_plan(request_plan(workspace, plan, *requester(as_), action=action), plan, json_output)
+    print_plan(request_plan(workspace, plan, *who_asks(as_), action=action), plan, json_output)
 
 
 def show(identifier: Ticket, json_output: Json = False, home: Home = None) -> None:

@@ -44,9 +44,12 @@ def ticket_table(tickets: Iterable[Ticket]) -> Table:
     return table("ticket, asked (UTC)", "state", "asked by", "node-hours", "what", rows=cells)
 
 
-def print_ticket(ticket: Ticket, brief: bool = False) -> None:
-    """Facts, and unless ``brief`` what it acts on, what was decided and the content that is signed."""
-    out = console()
+def print_ticket(ticket: Ticket, brief: bool = False, stderr: bool = False) -> None:
+    """Facts, and unless ``brief`` what it acts on, what was decided and the content that is signed.
+
+    ``stderr``: beside an answer in JSON.
+    """
+    out = console(stderr=stderr)
     out.print(table("of the request", "value", rows=_facts(ticket, brief)))
     if brief:
         return

@@ -161,7 +161,7 @@ def _refuse_statement(statement: Statement, request: Request, rule: Rule, policy
     if statement.policy_sha256 != policy or statement.rule != rule.name:
         raise EvidenceRefused(f"{statement.signer} signed under another policy", AGAIN)
     try:
-        rule.refuse_signer(statement.signer, request.requester)
+        rule.refuse_signer(statement.signer, (request.requester,))  # accounts are of another machine
     except Refused as error:
         raise EvidenceRefused(error.message, error.next_step) from error
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+import checks
 from approvals.visible import visible_line
 from checks.errors import Inconclusive
 from checks.records.runs import RunFolder
@@ -91,11 +92,13 @@ def waiting(workspace: Workspace, proposal: Proposal, proposer: str) -> str | No
     store = Findings(workspace)
     told = proposal.model_dump(exclude={"place", "values", "evidence"})
     for finding in store.page(State.PROPOSED, limit=200):
+        if finding.proposer != proposer or finding.verdicts != proposal.verdicts:
+            continue
         claim = _claim(workspace.verdict(finding.verdicts[0]).verdict, proposal)
         named = {(one.source, one.file, one.span) for one in proposal.evidence}
         same = finding.model_dump(include=set(told)) == told and finding.claim == claim
         held = {(one.source, one.file, one.span) for one in finding.evidence}
-        if same and finding.proposer == proposer and named in (set(), held):
+        if same and named in (set(), held):
             return finding.id
     return None
 
@@ -106,6 +109,12 @@ def _claim(verdict: Verdict, proposal: Proposal) -> Claim:
         raise UsageError(
             f"{verdict.id} is {verdict.outcome}: nothing in it can be rebuilt",
             "name first a verdict that is fail (or pass, for what is wrong elsewhere)",
+        )
+    if verdict.check not in checks.discover():
+        raise UsageError(
+            f"{verdict.id} is of {visible_line(verdict.check, 80)!r}, no check of this version: nobody could"
+            " rebuild it",
+            "name first a verdict of a check that `plumbline list checks` shows",
         )
     outcome: Literal["pass", "fail"] = "fail" if verdict.outcome is Outcome.FAIL else "pass"
     problem = _first_problem(verdict)

@@ -14,7 +14,7 @@ from plumbline_mcp.findings.records import StoredFinding
 from plumbline_mcp.findings.states import State
 from plumbline_mcp.server import cursors
 from plumbline_mcp.server.progress import reported
-from plumbline_mcp.server.roles import caller
+from plumbline_mcp.server.roles import caller, peer_uid
 from plumbline_mcp.server.toolset import Toolset
 from plumbline_mcp.server.views import Page, View, line
 
@@ -97,6 +97,7 @@ class FindingView(View):
     proposer: str
     verifications: tuple[VerificationView, ...]
     steps: tuple[StepView, ...]
+    untrusted_unprepared: str = Field("", description="why no verifier can be handed it")
     ticket: str | None = Field(description="the approval that it waits for or was closed by")
     next: str
 
@@ -159,6 +160,7 @@ def add_tools(toolset: Toolset) -> None:
             return await anyio.to_thread.run_sync(_recomputed, toolset, finding_id)
 
     def finding_confirm(
+        ctx: Context,
         finding_id: Id,
         departure: Annotated[str, Field(description="where the framework documents it, if it does")] = "",
     ) -> FindingView:
@@ -166,7 +168,7 @@ def add_tools(toolset: Toolset) -> None:
         from plumbline_mcp.findings.confirming import decide
 
         if not _view(toolset, finding_id).state.final:
-            decide(toolset.workspace, finding_id, caller().name, departure)
+            decide(toolset.workspace, finding_id, caller().name, departure, peer_uid(ctx))
         return _view(toolset, finding_id)
 
     toolset.add(
@@ -235,15 +237,16 @@ def _view(toolset: Toolset, finding_id: str) -> FindingView:
     from plumbline_mcp.findings.confirming import open_ticket
     from plumbline_mcp.findings.store import Findings
 
-    stored = Findings(toolset.workspace).get(finding_id)
+    store = Findings(toolset.workspace)
+    stored = store.get(finding_id)
     ticket = stored.ticket
     if ticket is None and stored.state is State.REBUILT:
         waiting = open_ticket(toolset.workspace, stored)
         ticket = waiting.id if waiting else None
-    return _told(stored, ticket)
+    return _told(stored, ticket, store.unprepared(finding_id))
 
 
-def _told(stored: StoredFinding, ticket: str | None) -> FindingView:
+def _told(stored: StoredFinding, ticket: str | None, unprepared: str) -> FindingView:
     finding = stored.finding
     step = _NEXT.get(finding.state, "").format(id=finding.id)
     if finding.state is State.REBUILT and ticket:
@@ -281,6 +284,7 @@ def _told(stored: StoredFinding, ticket: str | None) -> FindingView:
             StepView(state=one.state, by=line(one.actor), at=one.at, untrusted_reason=line(one.reason))
             for one in stored.events[-_STEPS:]
         ),
+        untrusted_unprepared=line(unprepared, 500),
         ticket=ticket,
         next=step,
     )

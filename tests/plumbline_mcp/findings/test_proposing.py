@@ -8,8 +8,9 @@ import pytest
 from checks.errors import Inconclusive
 from checks.verdict import Outcome, Place
 from plumbline_mcp.errors import UsageError
+from plumbline_mcp.findings.copying import measured_values
 from plumbline_mcp.findings.finding import Handle, Pattern
-from plumbline_mcp.findings.proposing import handle_of, proposal_of, propose
+from plumbline_mcp.findings.proposing import handle_of, proposal_of, propose, waiting
 from plumbline_mcp.findings.store import Findings
 from plumbline_mcp.workspace import Workspace
 from tests.plumbline_mcp import handmade_verdicts
@@ -140,6 +141,29 @@ def test_only_a_verdict_that_decided_can_be_rebuilt(tmp_path: Path) -> None:
     assert (stored.finding.claim.outcome, stored.finding.claim.place) == ("pass", {})
     with pytest.raises(UsageError, match="named twice"):
         propose(workspace, proposal_of(WORDS | {"verdicts": [good.id, good.id]}), "me")
+
+
+def test_a_verdict_of_a_check_that_nobody_else_has_is_no_finding(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    own = handmade_verdicts.data_fail().model_copy(update={"check": "proposed_lines"})
+    stored = workspace.add_verdict(own, {})
+    with pytest.raises(UsageError, match="'proposed_lines', no check of this version"):
+        propose(workspace, proposal_of(WORDS | {"verdicts": [stored.id]}), "me")
+
+
+def test_the_same_words_again_are_looked_for_among_the_proposers_own_findings(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    fail, other = (
+        workspace.add_verdict(made().model_copy(update={"run_id": None}), {})
+        for made in (handmade_verdicts.data_fail, handmade_verdicts.image_pass)
+    )
+    (name, *_) = measured_values(fail)
+    mine = proposal_of(WORDS | {"verdicts": [fail.id], "values": {name: measured_values(fail)[name]}})
+    again = propose(workspace, mine, "me").finding.id
+    for proposer in ("me", "somebody"):
+        propose(workspace, proposal_of(WORDS | {"verdicts": [other.id]}), proposer)
+    assert waiting(workspace, mine, "me") == again
+    assert waiting(workspace, mine, "somebody") is None
 
 
 def test_a_run_that_is_not_sealed_or_was_changed_is_no_evidence(tmp_path: Path) -> None:
