@@ -285,7 +285,7 @@ def read_rank(run: RunFolder, folder: str) -> tuple[RankSteps, list[Evidence]]:
         if event.get("event") == "unavailable"
     )
     failed = bool(unfinished(run, folder))
-    said_out = {event.get("step") for event in events if event.get("event") == "skipped"}
+    said_out = (event.get("step") for event in events if event.get("event") == "skipped")
     left_out = frozenset(step for step in said_out if type(step) is int)
     made = left_out & {line.step for line in lines}
     steps = RankSteps(rank, lines, _logged(events), full, parameters, said, failed, left_out - made, made)
