@@ -9,6 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from approvals.accounts import names_of_requester
+from approvals.statement import Request
 from approvals.ticket import Ticket, TicketState
 from plumbline_mcp.cli.screen import console, table, untrusted
 from plumbline_mcp.errors import UsageError
@@ -81,12 +83,18 @@ def small_text(path: Path) -> str:
     return data.decode("ascii")
 
 
+def _asked_by(request: Request) -> str:
+    """The requester, and the account where it has another name."""
+    name, *account = names_of_requester(request)
+    return name if account in ([], [name]) else f"{name} (account {account[0]})"
+
+
 def _facts(ticket: Ticket, brief: bool) -> list[list[Text]]:
     request = ticket.request
     facts: dict[str, object] = {
         "ticket": ticket.id,
         "what": f"{request.action.value}: {request.title}",
-        "asked by": request.requester,
+        "asked by": _asked_by(request),
         "under": request.under,
         "node-hours": _hours(ticket),
         "uses left": f"{ticket.uses_left} of {len(request.allowed_uses) * request.attempts}",

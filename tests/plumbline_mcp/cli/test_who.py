@@ -6,8 +6,10 @@ import types
 
 import pytest
 
+from plumbline_mcp.cli.ticket_view import _asked_by
 from plumbline_mcp.cli.who import who_asks
 from plumbline_mcp.errors import UsageError
+from tests.approvals.reviewers import request
 
 _ACCOUNTS = {0: "root", 1007: "ada", 1008: "two words"}
 
@@ -44,6 +46,12 @@ def test_the_account_asks(
 ) -> None:
     as_account(monkeypatch, uid, sudo_uid)
     assert who_asks(named) == asks
+
+
+def test_a_request_under_another_name_shows_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_account(monkeypatch, 1007)
+    for asks, uid, shown in (("bob", 1007, "bob (account ada)"), ("ada", 1007, "ada"), ("bob", None, "bob")):
+        assert _asked_by(request(requester=asks, requester_uid=uid)) == shown
 
 
 def test_no_other_name_under_sudo_and_none_that_cannot_be_signed(monkeypatch: pytest.MonkeyPatch) -> None:
