@@ -140,7 +140,7 @@ def _guarded(run: Callable[[], Any], arguments: list[str]) -> int:
     try:
         code = run() or ExitCode.PASS
         sys.stdout.flush()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):  # at a question, typer makes the one of the other
         code = ExitCode.INTERRUPTED
     except SystemExit as stop:  # so typer leaves when the reader of our output is gone
         gone = isinstance(stop.__context__, BrokenPipeError)
