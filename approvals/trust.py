@@ -111,6 +111,10 @@ class TrustRoots:
             )
         return valid
 
+    def lists(self, principal: str) -> bool:
+        """Whether any key of this name is enrolled, revoked or not. Raises `Refused` for a strange line."""
+        return any(signer.principal == principal for signer in self.enrolled())
+
     def local_signer(self) -> str:
         """The one reviewer whose key lies on this machine. Raises `Refused` when it is not one."""
         names = {s.principal for s in self.enrolled() if not s.revoked and self.key_of(s.principal).exists()}

@@ -111,6 +111,8 @@ def print_evidence(report: "EvidenceReport") -> None:
         for one in report.signatures
     ]
     proof = "the throwaway example key signed: it proves nothing to others" if report.example else ""
+    if others := [one.signer for one in report.signatures if not one.listed]:
+        proof = f"your list does not name {', '.join(others)}: this proves only that the archive is whole"
     facts = {
         "finding": f"{finding.id}: {finding.title}",
         "state": str(report.state),

@@ -249,6 +249,7 @@ def test_a_token_reaches_the_program_through_a_private_file_alone(faulty: Faulty
     ("answer", "error", "said"),
     [
         ("sys.exit('no GPU here')", WorkerCrashed, "exit code 1: no GPU here"),
+        ("sys.exit('no GPU here\\nread INSTALL')", WorkerCrashed, r"code 1: .*no GPU here \| read INSTALL"),
         ("os.kill(os.getpid(), 9)", WorkerCrashed, "SIGKILL"),
         ("__import__('time').sleep(60)", WorkerTimedOut, "longer than 2 s"),
         ("{'outcome': 'maybe'}", UsageError, "outcome"),
