@@ -75,7 +75,7 @@ def test_a_target_that_is_there_stays(folder: Path) -> None:
 def on_a_terminal(
     folder: Path, flags: tuple[str, ...], answers: tuple[str, ...], then: bytes = b""
 ) -> tuple[int, str]:
-    """The exit code of init and what it said, asked on a terminal; ``then`` is typed at the first question."""
+    """The exit code of init and what it said on a terminal; ``then`` is typed at the first question."""
     child, descriptor = pty.fork()
     if child == 0:
         os.chdir(folder)
