@@ -173,10 +173,11 @@ class TrustRoots:
         made = path.with_name(f"{principal}.pub")
         try:
             ssh_keygen.refuse_open_key(path, ssh_keygen.public_key(made))
-        except Refused:
+        except Refused as error:
             path.unlink()
             made.unlink()
-            raise
+            again = f"repeat it and give a passphrase: plumbline key enrol {principal}"
+            raise Refused(error.message, again) from error
         return made
 
     def _refuse_private(self, private: Path | None, key: PublicKey, elsewhere: bool) -> None:
