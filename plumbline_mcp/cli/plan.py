@@ -57,7 +57,7 @@ def draft(
 ) -> None:
     """Ask for the jobs that train: every one is rendered and digested, and its cost is told. None is started.
 
-    Example: plumbline plan draft A-5ba3ad3b8e-1 --grid learning_rate=[1e-5,1e-4]
+    Example: plumbline plan draft A-5ba3ad3b8e-1 --grid 'learning_rate=[1e-5,1e-4]'
     """
     from approvals.statement import Action
     from plumbline_mcp.cli.inputs import settings_of
