@@ -137,11 +137,12 @@ def wait(identifier: _Id, json_output: Json = False, quiet: Quiet = False, home:
 
 
 def _print_next(workspace: "Workspace", run_id: str) -> None:
-    from plumbline_mcp.cli.following import next_command, pack_of
+    from plumbline_mcp.cli.following import next_command, next_signed, pack_of
     from plumbline_mcp.cli.screen import console, labelled
 
     job = workspace.run(run_id).job
-    following = next_command(run_id, job.procedure, pack_of(job), job.inputs, job.interpreter)
+    following = next_signed(workspace, job)
+    following = following or next_command(run_id, job.procedure, pack_of(job), job.inputs, job.interpreter)
     console().print(labelled("next: ", following, limit=4000), soft_wrap=True)
 
 

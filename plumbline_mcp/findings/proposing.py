@@ -24,6 +24,8 @@ from plumbline_mcp.workspace import RunState, StoredVerdict, Workspace
 
 _SPAN_AFTER = re.compile(r":(bytes|row|line|tensor) [^:]*$")
 _FIRST = ("records/", "output/", "exit/", "logs/")
+_MOST_FILES = 50
+"""Evidence of one finding, as many files as a proposer may name: a reviewer reads the list."""
 
 
 def proposal_of(given: dict[str, Any]) -> Proposal:
@@ -215,7 +217,10 @@ def _runs(workspace: Workspace, stored: list[StoredVerdict], handles: tuple[Hand
 
 
 def _own_evidence(workspace: Workspace, verdict: Verdict, place: Where) -> tuple[Handle, ...]:
-    """What the verdict itself rests on, where the proposer names nothing: the file of the place, else ten."""
+    """What the verdict itself rests on, where the proposer names nothing: the files of the place, else all.
+
+    Raises `UsageError` for more than a reviewer reads.
+    """
     if verdict.run_id:
         run = workspace.runs / verdict.run_id
         own = [Path(e.path) for e in verdict.evidence if Path(e.path).is_relative_to(run)]
@@ -225,10 +230,27 @@ def _own_evidence(workspace: Workspace, verdict: Verdict, place: Where) -> tuple
     else:
         kept = [evidence for evidence in verdict.evidence if len(evidence.sha256) == 64]
         known = [Handle(source=verdict.id, file=e.path, sha256=e.sha256) for e in kept]
-    file = str(place.get("file", ""))
-    there = [one for one in known if file and (one.file == file or one.file.endswith(f"/{file}"))]
+    files = _files_at(verdict, place)
+    there = [one for one in known if any(f"/{one.file}".endswith(f"/{file}") for file in files)]
     span = _span(place)
-    return tuple(one.model_copy(update={"span": span}) for one in there) or tuple(known[:10])
+    found = tuple(one.model_copy(update={"span": span}) for one in there) or tuple(known)
+    if len(found) > _MOST_FILES:
+        first = ", ".join(visible_line(one.file, 120) for one in found[:3])
+        raise UsageError(
+            f"{verdict.id} rests on {len(found)} files, and the place names none of them: a finding names"
+            f" {_MOST_FILES} at most",
+            f"name those that show it as evidence, RUN:FILE; there are {first}, ...",
+        )
+    return found
+
+
+def _files_at(verdict: Verdict, place: Where) -> set[str]:
+    """The file that a place names; of a tensor alone the files of the verdict's problems there."""
+    if "file" in place or not place:
+        return {str(file) for file in (place.get("file"),) if file}
+    problems = (problem for part in verdict.parts for problem in part.problems)
+    wheres = (_where(problem.place) for problem in problems if problem.outcome is Outcome.FAIL)
+    return {str(where["file"]) for where in wheres if where.get("file") and place.items() <= where.items()}
 
 
 def _order(name: str) -> tuple[int, str]:

@@ -1,5 +1,6 @@
 """A proposal is held against what the workspace has: its verdicts, its sealed runs, what was measured."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,29 @@ def test_evidence_is_named_with_the_digest_that_was_sealed(faulty: Faulty) -> No
         faulty, evidence=(Handle(source=faulty.verdict.id, file="output/config.json"),)
     )
     assert of_verdict.finding.evidence[0].sha256 == named.finding.evidence[0].sha256
+
+
+def test_a_place_that_names_only_a_tensor_brings_its_file(faulty: Faulty) -> None:
+    (handle,) = faulty_export.found(faulty, place=Place(tensor=TENSOR)).finding.evidence
+    assert (handle.file, handle.span) == ("output/model-00002-of-00003.safetensors", f"tensor {TENSOR}")
+
+
+def test_without_a_file_of_the_place_all_is_evidence_and_nothing_is_cut(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everywhere = faulty_export.found(faulty, place=Place(step=3)).finding.evidence
+    names = {one.file for one in everywhere}
+    run = faulty.workspace.runs / faulty.run_id
+    judged = {Path(one.path) for one in faulty.verdict.evidence}
+    sealed = {path.relative_to(run).as_posix() for path in judged if path.is_relative_to(run)}
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert names == sealed & manifest["files"].keys()
+    assert len(names) > 1
+    monkeypatch.setattr("plumbline_mcp.findings.proposing._MOST_FILES", 1)
+    with pytest.raises(UsageError, match=f"rests on {len(names)} files") as raised:
+        faulty_export.found(faulty, place=Place(step=3))
+    assert "RUN:FILE" in raised.value.next_step
+    assert len(faulty_export.found(faulty, place=Place(tensor=TENSOR)).finding.evidence) == 1
 
 
 @pytest.mark.parametrize(
