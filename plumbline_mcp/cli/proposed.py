@@ -143,7 +143,7 @@ def accept(
     Example: plumbline proposed accept lines --as ada
     """
     from plumbline_mcp.cli.screen import console, labelled, print_json
-    from plumbline_mcp.cli.ticket_view import print_ticket
+    from plumbline_mcp.cli.ticket_view import print_before_signing
     from plumbline_mcp.cli.who import who_asks
     from plumbline_mcp.scan import proposed_checks
     from plumbline_mcp.workspace import Workspace
@@ -153,7 +153,7 @@ def accept(
     if not proposed.accepted_by:
         ticket = proposed_checks.ask(workspace, name, who_asks()[0])
         if as_ and ticket.state.value == "pending":
-            print_ticket(ticket, stderr=json_output)
+            print_before_signing(ticket, "approve", stderr=json_output)
             seen = ticket.request.sha256
             ticket = workspace.approvals.decide(ticket.id, "approve", as_, reason, key, seen)
         if ticket.state.value == "approved":

@@ -21,6 +21,8 @@ _STYLE = {
     TicketState.USED: "green",
     TicketState.REJECTED: "bold red",
 }
+_BRIEF = ("ticket", "what", "expires", "reason")
+_SIGNED = ("ticket", "what", "asked by", "node-hours", "rule", "tier", "request")
 _MAX_FILE = 64 * 1024
 _SHOWN_SUBJECTS = 50
 
@@ -52,7 +54,8 @@ def print_ticket(ticket: Ticket, brief: bool = False, stderr: bool = False) -> N
     ``stderr``: beside an answer in JSON.
     """
     out = console(stderr=stderr)
-    out.print(table("of the request", "value", rows=_facts(ticket, brief)))
+    rows = [*_rows(ticket, _BRIEF if brief else None), [untrusted("state"), _state(ticket)]]
+    out.print(table("of the request", "value", rows=rows))
     if brief:
         return
     if ticket.request.subjects:
@@ -74,6 +77,13 @@ def print_ticket(ticket: Ticket, brief: bool = False, stderr: bool = False) -> N
         out.print(untrusted(f"│ {line}", limit=10**7), soft_wrap=True)
 
 
+def print_before_signing(ticket: Ticket, decision: str, stderr: bool = False) -> None:
+    """The whole request, and below it once more what counts: a content may be longer than the screen."""
+    print_ticket(ticket, stderr=stderr)
+    rows = [[untrusted("decision"), untrusted(decision)], *_rows(ticket, _SIGNED)]
+    console(stderr=stderr).print(table("to be signed", "value", rows=rows))
+
+
 def small_text(path: Path) -> str:
     """The text of a statement or a signature. Raises `UsageError` for what cannot be one."""
     with path.open("rb") as file:
@@ -89,7 +99,8 @@ def _asked_by(request: Request) -> str:
     return name if account in ([], [name]) else f"{name} (account {account[0]})"
 
 
-def _facts(ticket: Ticket, brief: bool) -> list[list[Text]]:
+def _rows(ticket: Ticket, shown: tuple[str, ...] | None = None) -> list[list[Text]]:
+    """What there is of these facts, by name; all of them by default."""
     request = ticket.request
     facts: dict[str, object] = {
         "ticket": ticket.id,
@@ -106,9 +117,7 @@ def _facts(ticket: Ticket, brief: bool) -> list[list[Text]]:
         "request": f"sha256 {request.sha256}",
         "evidence": ", ".join(request.evidence),
     }
-    shown = ("ticket", "what", "expires", "reason") if brief else tuple(facts)
-    rows = [[untrusted(name), untrusted(facts[name], limit=4000)] for name in shown if facts[name]]
-    return [*rows, [untrusted("state"), _state(ticket)]]
+    return [[untrusted(name), untrusted(facts[name], limit=4000)] for name in shown or facts if facts[name]]
 
 
 def _subjects(ticket: Ticket) -> list[list[Text]]:

@@ -146,7 +146,7 @@ def freeze(
     """
     from plumbline_mcp import version
     from plumbline_mcp.cli.screen import console, labelled, print_json
-    from plumbline_mcp.cli.ticket_view import print_ticket
+    from plumbline_mcp.cli.ticket_view import print_before_signing
     from plumbline_mcp.cli.who import who_asks
     from plumbline_mcp.scan import versions
     from plumbline_mcp.workspace import Workspace
@@ -154,7 +154,7 @@ def freeze(
     workspace = Workspace.open(home)
     ticket = versions.ask(workspace, who_asks()[0])
     if as_ and not ask and ticket.state.value == "pending":
-        print_ticket(ticket, stderr=json_output)
+        print_before_signing(ticket, "approve", stderr=json_output)
         ticket = workspace.approvals.decide(ticket.id, "approve", as_, reason, key, ticket.request.sha256)
     signed = ticket.state.value == "approved" and not ask
     path = versions.freeze(workspace, ticket.id) if signed else None
