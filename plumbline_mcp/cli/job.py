@@ -192,7 +192,8 @@ def logs(
     def read(start: int, limit: int) -> "LogPage":
         return read_log(run, whose, stream.value, start, limit)
 
-    page = read(-most if offset is None else offset, most)
+    begin = -most if offset is None else offset
+    page = _once_begun(workspace, identifier, read, begin, most) if follow else read(begin, most)
     if json_output:
         about = page.model_dump(exclude={"data"}) | {"text": page.data.decode("utf-8", "replace")}
         print_json(about)
@@ -202,6 +203,24 @@ def logs(
     if follow:
         _follow_log(workspace, identifier, read, page, text, most)
     _print_text(text.decode(b"", final=True))
+
+
+def _once_begun(workspace: "Workspace", identifier: str, read: "_Read", begin: int, most: int) -> "LogPage":
+    """The first page, as soon as the job has a log. Raises `NotEvaluated` where it ended without one."""
+    import time
+
+    from plumbline_mcp.engines.local.engine import LocalEngine
+    from plumbline_mcp.engines.logs import NotBegun
+
+    engine = LocalEngine(workspace)
+    while True:
+        over = engine.status(identifier).state.over
+        try:
+            return read(begin, most)
+        except NotBegun:
+            if over:
+                raise
+        time.sleep(0.2)
 
 
 def _print_pages(page: "LogPage", read: "_Read", most: int, text: codecs.IncrementalDecoder) -> "LogPage":

@@ -34,7 +34,8 @@ def run_ending(workspace: "Workspace", run: "StoredRun") -> str:
     if run.state is not RunState.SEALED:
         return f"{run.state.value}: {run.reason}" if run.reason else run.state.value
     if run.outcome in (RunOutcome.CANCELLED, RunOutcome.TIMED_OUT):
-        return f"{run.outcome.value.replace('_', ' ')}: {run.reason}"
+        how = run.outcome.value.replace("_", " ")
+        return run.reason if run.reason.startswith(how) else f"{how}: {run.reason}"
     folder, why = open_run(workspace, run)
     exits = exits_of(folder) if folder else []
     if not exits:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checks.errors import NotEvaluated
+from checks.errors import NotEvaluated, words
 from checks.rules import RELOAD_BYTES
 
 
@@ -49,14 +49,14 @@ def reload(folder: Path, config: dict[str, Any], nbytes: int) -> Reloaded:
             **arguments,
         )
     except Exception as error:  # noqa: BLE001 - whatever stops the reference from loading it is the finding
-        return Reloaded(error=f"{type(error).__name__}: {str(error)[:400]}", on_meta=on_meta)
+        return Reloaded(error=f"{type(error).__name__}: {words(str(error), 400)}", on_meta=on_meta)
     finally:
         logging.getLogger("transformers").setLevel(level)
     return Reloaded(
         missing=frozenset(info["missing_keys"]),
         unexpected=frozenset(info["unexpected_keys"]),
         mismatched=_mismatched(info["mismatched_keys"]),
-        error="; ".join(map(str, info.get("error_msgs", [])))[:400],
+        error=words("; ".join(map(str, info.get("error_msgs", []))), 400),
         on_meta=on_meta,
     )
 
@@ -74,7 +74,7 @@ def _described(loader: Any, folder: Path, config: dict[str, Any]) -> Any:
     try:
         described = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001 - whatever stops the reference from reading it is the finding
-        return f"{type(error).__name__}: {str(error)[:400]}"
+        return f"{type(error).__name__}: {words(str(error), 400)}"
     wanted = getattr(loader, "config_class", None)
     if wanted is not None and not isinstance(described, wanted):
         return (
