@@ -131,6 +131,9 @@ def propose(
         list[str] | None,
         typer.Option(metavar="RUN:FILE[:SPAN]", help='A sealed file; SPAN: "row 3", "bytes 0-63", ...'),
     ] = None,
+    framework: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose cause it is, where the verdict names no framework.")
+    ] = "",
     as_: As = "",
     json_output: Json = False,
     home: Home = None,
@@ -160,6 +163,7 @@ def propose(
         "place": settings_of(place) if place else None,
         "values": _values(value or []),
         "evidence": evidence or [],
+        "framework": framework,
     }
     stored = store(_workspace(home), proposal_of(given), person(as_))
     _show(stored, json_output, f"plumbline verify {stored.finding.id} --recompute")

@@ -24,6 +24,8 @@ from plumbline_mcp.workspace import RunState, StoredVerdict, Workspace
 
 _SPAN_AFTER = re.compile(r":(bytes|row|line|tensor) [^:]*$")
 _FIRST = ("records/", "output/", "exit/", "logs/")
+_WORKED_OUT = {"place", "values", "evidence", "framework"}
+"""What a finding has otherwise than as it was said."""
 _MOST_FILES = 50
 """Evidence of one finding, as many files as a proposer may name: a reviewer reads the list."""
 
@@ -68,19 +70,20 @@ def propose(workspace: Workspace, proposal: Proposal, proposer: str) -> StoredFi
     claim = _claim(first, proposal)
     handles = tuple(_sealed(workspace, stored, handle) for handle in proposal.evidence)
     runs = _runs(workspace, stored, handles)
+    framework = _framework(workspace, stored[0], proposal.framework)
     if not handles:
         handles = _own_evidence(workspace, first, claim.place)
 
     def make(finding_id: str, now: str) -> Finding:
         return Finding(
             id=finding_id,
-            **proposal.model_dump(exclude={"place", "values", "evidence"}),
+            **proposal.model_dump(exclude=_WORKED_OUT),
             place=Place.model_validate(claim.place),
             verdict_sha256={one.verdict.id: one.sha256 for one in stored},
             run_sha256=runs,
             evidence=handles,
             claim=claim,
-            framework=str(first.target.get("framework", "")),
+            framework=framework,
             proposer=proposer,
             created=now,
             system_version=str(system_version()),
@@ -92,7 +95,7 @@ def propose(workspace: Workspace, proposal: Proposal, proposer: str) -> StoredFi
 def waiting(workspace: Workspace, proposal: Proposal, proposer: str) -> str | None:
     """The finding of the same proposer with the same words that waits to be rebuilt; None: no such."""
     store = Findings(workspace)
-    told = proposal.model_dump(exclude={"place", "values", "evidence"})
+    told = proposal.model_dump(exclude=_WORKED_OUT)
     for finding in store.page(State.PROPOSED, limit=200):
         if finding.proposer != proposer or finding.verdicts != proposal.verdicts:
             continue
@@ -100,9 +103,32 @@ def waiting(workspace: Workspace, proposal: Proposal, proposer: str) -> str | No
         named = {(one.source, one.file, one.span) for one in proposal.evidence}
         same = finding.model_dump(include=set(told)) == told and finding.claim == claim
         held = {(one.source, one.file, one.span) for one in finding.evidence}
-        if same and named in (set(), held):
+        if same and named in (set(), held) and proposal.framework in ("", finding.framework):
             return finding.id
     return None
+
+
+def _framework(workspace: Workspace, stored: StoredVerdict, said: str) -> str:
+    """The framework that a verdict is about, as it, its run or its inputs name it, else as the proposer says.
+
+    Raises `UsageError` where nobody says, or the proposer says another one.
+    """
+    verdict = stored.verdict
+    known = verdict.target.get("framework", "")
+    if not known and verdict.run_id:
+        known = workspace.run(verdict.run_id).job.framework
+    known = known or Path(str(stored.inputs.get("framework") or "")).name
+    if said not in ("", known) and known:
+        raise UsageError(
+            f"{verdict.id} is of {visible_line(known, 80)}, not of {visible_line(said, 80)}",
+            "leave the framework out: the verdict names it",
+        )
+    if not (known or said):
+        raise UsageError(
+            f"nothing says which framework {verdict.id} is about, and a finding is a cause on one framework",
+            "name it: --framework NAME, over MCP framework",
+        )
+    return known or said
 
 
 def _claim(verdict: Verdict, proposal: Proposal) -> Claim:

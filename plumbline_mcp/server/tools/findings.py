@@ -128,6 +128,7 @@ def add_tools(toolset: Toolset) -> None:
         evidence: Annotated[
             list[str] | None, Field(description="RUN:FILE or RUN:FILE:SPAN; row 3, bytes 0-63")
         ] = None,
+        framework: Annotated[str, Field(description="where the verdict names none")] = "",
     ) -> FindingView:
         """Propose a root cause. Somebody else has to find place and values from the raw records, untold."""
         given: dict[str, Any] = {
@@ -143,6 +144,7 @@ def add_tools(toolset: Toolset) -> None:
             "place": place,
             "values": values,
             "evidence": evidence,
+            "framework": framework,
         }
         return _proposed(toolset, given)
 

@@ -167,6 +167,25 @@ def test_only_a_verdict_that_decided_can_be_rebuilt(tmp_path: Path) -> None:
         propose(workspace, proposal_of(WORDS | {"verdicts": [good.id, good.id]}), "me")
 
 
+def test_a_finding_is_on_one_framework(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    passed = handmade_verdicts.image_pass()
+    unnamed = passed.model_copy(update={"target": {}, "run_id": None})
+    bare = workspace.add_verdict(unnamed, {})
+    with pytest.raises(UsageError, match=f"nothing says which framework {bare.id} is about") as raised:
+        propose(workspace, proposal_of(WORDS | {"verdicts": [bare.id]}), "me")
+    assert "--framework" in raised.value.next_step
+    named = proposal_of(WORDS | {"verdicts": [bare.id], "framework": "trl"})
+    stored = propose(workspace, named, "me").finding
+    assert stored.framework == "trl"
+    assert waiting(workspace, named, "me") == stored.id
+    given = workspace.add_verdict(unnamed, {"framework": "transformers"})
+    found = propose(workspace, proposal_of(WORDS | {"verdicts": [given.id]}), "me").finding
+    assert found.framework == "transformers"
+    with pytest.raises(UsageError, match="is of transformers, not of trl"):
+        propose(workspace, proposal_of(WORDS | {"verdicts": [given.id], "framework": "trl"}), "me")
+
+
 def test_a_verdict_of_a_check_that_nobody_else_has_is_no_finding(tmp_path: Path) -> None:
     workspace = Workspace.open(tmp_path / "home")
     own = handmade_verdicts.data_fail().model_copy(update={"check": "proposed_lines"})
