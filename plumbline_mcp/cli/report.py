@@ -50,6 +50,7 @@ def report(
     Example: plumbline report --output scan-of-today
     """
     from plumbline_mcp.cli.screen import console, print_json, untrusted
+    from plumbline_mcp.findings.store import Findings
     from plumbline_mcp.report import write_report
     from plumbline_mcp.scan.separation import separation
     from plumbline_mcp.workspace import Workspace
@@ -61,7 +62,8 @@ def report(
     left_out = _left_out(workspace, [*chosen, *(each for many in earlier.values() for each in many)])
     folder = output or workspace.home / "reports" / "latest"
     trust = separation(workspace)
-    written = write_report(chosen, folder, left_out=left_out, earlier=earlier, trust=trust)
+    found = Findings(workspace).every()
+    written = write_report(chosen, folder, left_out=left_out, earlier=earlier, trust=trust, findings=found)
     if json_output:
         print_json(written)
     else:

@@ -93,6 +93,10 @@ class Findings:
         )
         return [finding_of(row, str(row["state"])) for row in rows]
 
+    def every(self) -> list[Finding]:
+        """Every finding, newest first."""
+        return self.page(limit=-1)  # to SQLite no limit
+
     def count(self, state: State | str | None = None) -> int:
         """How many findings there are."""
         wanted = None if state is None else str(State(state))

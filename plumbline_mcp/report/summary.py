@@ -10,6 +10,7 @@ import checks
 from checks.check import Check
 from checks.verdict import Caught, Measurement, Outcome, Verdict, combine
 from plumbline_mcp.errors import UsageError
+from plumbline_mcp.findings.finding import Finding
 from plumbline_mcp.report.problems import ProblemGroup, grouped
 from plumbline_mcp.report.subjects import Facts, inputs_of, subject
 from plumbline_mcp.version import OUTSIDE
@@ -78,6 +79,8 @@ class Report:
     left_out: str
     trust: str = ""
     """What approvals are worth in this workspace."""
+    findings: tuple[Finding, ...] = ()
+    """The findings that rest on a verdict of this report, whatever their state."""
 
     @property
     def superseded(self) -> str:
@@ -110,12 +113,14 @@ def summarize(
     left_out: str = "",
     earlier: Mapping[str, Sequence[StoredVerdict]] = MappingProxyType({}),
     trust: str = "",
+    findings: Iterable[Finding] = (),
 ) -> Report:
     """Work out a report: the worst outcome first, then in the order of the training lifecycle.
 
     ``planted`` says which fault was planted on purpose, ``left_out`` which verdicts are not in the report.
     ``earlier`` are, by the id of a verdict, the ones on its subject that it took the place of.
-    ``trust`` says what approvals are worth where these verdicts are kept. Raises `UsageError` for no verdict.
+    ``trust`` says what approvals are worth where these verdicts are kept; of ``findings`` those are told that
+    rest on a verdict here. Raises `UsageError` for no verdict.
     """
     if not stored:
         raise UsageError("a report needs at least one verdict", "plumbline check --help")
@@ -130,13 +135,14 @@ def summarize(
         target=shared,
         as_of=max(s.created for s in stored),
         system_versions=_distinct(verdict.system_version for verdict in verdicts),
-        approvals=_distinct(verdict.approval for verdict in verdicts),
+        approvals=tuple(_approvals(verdicts)),
         confinements=tuple(_confinements(verdicts)),
         stand_ins=_distinct(text for verdict in verdicts for text in verdict.stand_ins),
         not_run=tuple(name for name in order if name not in {verdict.check for verdict in verdicts}),
         planted=planted,
         left_out=left_out,
         trust=trust,
+        findings=_resting_on([*stored, *(one for many in earlier.values() for one in many)], findings),
     )
 
 
@@ -232,6 +238,21 @@ def _shared_target(verdicts: Sequence[Verdict]) -> Facts:
             values.setdefault(name, []).append(value)
     fewest = min(2, len(verdicts))
     return tuple((name, met[0]) for name, met in values.items() if len(met) >= fewest and len(set(met)) == 1)
+
+
+def _resting_on(stored: Iterable[StoredVerdict], findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    names = {one.verdict.id for one in stored}
+    return tuple(finding for finding in findings if names & set(finding.verdicts))
+
+
+def _approvals(verdicts: Sequence[Verdict]) -> Iterable[str]:
+    """The approval of all; where it is not one, which verdicts each is of."""
+    names: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if verdict.approval:
+            names.setdefault(verdict.approval, []).append(verdict.id or verdict.check)
+    for approval, named in names.items():
+        yield approval if len(names) == 1 else f"{approval}: {_listed(dict.fromkeys(named))}"
 
 
 def _confinements(verdicts: Sequence[Verdict]) -> Iterable[str]:
