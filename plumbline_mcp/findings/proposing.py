@@ -272,8 +272,10 @@ def _own_evidence(workspace: Workspace, verdict: Verdict, place: Where) -> tuple
 
 def _files_at(verdict: Verdict, place: Where) -> set[str]:
     """The file that a place names; of a tensor alone the files of the verdict's problems there."""
-    if "file" in place or not place:
-        return {str(file) for file in (place.get("file"),) if file}
+    if not place:
+        return set()
+    if file := place.get("file"):
+        return {str(file)}
     problems = (problem for part in verdict.parts for problem in part.problems)
     wheres = (_where(problem.place) for problem in problems if problem.outcome is Outcome.FAIL)
     return {str(where["file"]) for where in wheres if where.get("file") and place.items() <= where.items()}
