@@ -141,7 +141,8 @@ def propose(
     """Propose a root cause. What you state is what somebody else has to find: place and values.
 
     Without --place it is the place of the verdict's first problem. Without --evidence it is the file of the
-    place, as the verdict names it, else every file that the verdict rests on; above 50 they have to be named.
+    place, as the verdict names it, else every file that the verdict rests on; of more than 50 those of the
+    place's rank, else they have to be named.
 
     Example: plumbline finding propose export-0002 --title "Router biases are lost" --pattern 6 --silent
     --cause "the exporter drops buffers" --fix "keep buffers" --cheapest-check "check export"

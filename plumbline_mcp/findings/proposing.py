@@ -245,7 +245,7 @@ def _runs(workspace: Workspace, stored: list[StoredVerdict], handles: tuple[Hand
 def _own_evidence(workspace: Workspace, verdict: Verdict, place: Where) -> tuple[Handle, ...]:
     """What the verdict itself rests on, where the proposer names nothing: the files of the place, else all.
 
-    Raises `UsageError` for more than a reviewer reads.
+    Of more than a reviewer reads those of the place's rank; raises `UsageError` where that is too much too.
     """
     if verdict.run_id:
         run = workspace.runs / verdict.run_id
@@ -261,10 +261,12 @@ def _own_evidence(workspace: Workspace, verdict: Verdict, place: Where) -> tuple
     span = _span(place)
     found = tuple(one.model_copy(update={"span": span}) for one in there) or tuple(known)
     if len(found) > _MOST_FILES:
+        found = _of_rank(found, place) or found
+    if len(found) > _MOST_FILES:
         first = ", ".join(visible_line(one.file, 120) for one in found[:3])
         raise UsageError(
-            f"{verdict.id} rests on {len(found)} files, and the place names none of them: a finding names"
-            f" {_MOST_FILES} at most",
+            f"{verdict.id} rests on {len(found)} files, and the place does not say which of them: a finding"
+            f" names {_MOST_FILES} at most",
             f"name those that show it as evidence, RUN:FILE; there are {first}, ...",
         )
     return found
@@ -279,6 +281,14 @@ def _files_at(verdict: Verdict, place: Where) -> set[str]:
     problems = (problem for part in verdict.parts for problem in part.problems)
     wheres = (_where(problem.place) for problem in problems if problem.outcome is Outcome.FAIL)
     return {str(where["file"]) for where in wheres if where.get("file") and place.items() <= where.items()}
+
+
+def _of_rank(handles: tuple[Handle, ...], place: Where) -> tuple[Handle, ...]:
+    """Those that the place's rank recorded or logged."""
+    rank = place.get("rank")
+    if not isinstance(rank, int):
+        return ()
+    return tuple(one for one in handles if f"rank-{rank:05d}" in re.split(r"[/.]", one.file))
 
 
 def _order(name: str) -> tuple[int, str]:

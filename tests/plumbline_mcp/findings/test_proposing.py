@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from checks.errors import Inconclusive
-from checks.verdict import Outcome, Place
+from checks.verdict import Evidence, Outcome, Place
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.findings.copying import measured_values
 from plumbline_mcp.findings.finding import Handle, Pattern
-from plumbline_mcp.findings.proposing import handle_of, proposal_of, propose, waiting
+from plumbline_mcp.findings.proposing import _own_evidence, handle_of, proposal_of, propose, waiting
 from plumbline_mcp.findings.store import Findings
 from plumbline_mcp.workspace import Workspace
 from tests.plumbline_mcp import handmade_verdicts
@@ -78,6 +78,30 @@ def test_without_a_file_of_the_place_all_is_evidence_and_nothing_is_cut(
         faulty_export.found(faulty, place=Place(step=3))
     assert "RUN:FILE" in raised.value.next_step
     assert len(faulty_export.found(faulty, place=Place(tensor=TENSOR)).finding.evidence) == 1
+
+
+def test_of_too_many_files_those_of_the_places_rank_are_evidence(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verdict's evidence is given names of two ranks: a manifest of as many files is sealed nowhere here."""
+    verdict = faulty.verdict.model_copy(update={"run_id": None, "evidence": made_evidence(2)})
+    place = {"rank": 1, "step": 3}
+    assert len(_own_evidence(faulty.workspace, verdict, place)) == 6
+    monkeypatch.setattr("plumbline_mcp.findings.proposing._MOST_FILES", 3)
+    found = _own_evidence(faulty.workspace, verdict, place)
+    assert [one.file for one in found] == [
+        "/run/records/rank-00001/steps-0.jsonl",
+        "/run/records/rank-00001/steps-1.jsonl",
+        "/run/logs/rank-00001.err",
+    ]
+    with pytest.raises(UsageError, match="rests on 6 files"):
+        _own_evidence(faulty.workspace, verdict, {"step": 3})
+
+
+def made_evidence(ranks: int) -> tuple[Evidence, ...]:
+    names = ("records/rank-{}/steps-0.jsonl", "records/rank-{}/steps-1.jsonl", "logs/rank-{}.err")
+    paths = [f"/run/{name}".format(f"{rank:05d}") for rank in range(ranks) for name in names]
+    return tuple(Evidence(path=path, sha256="0" * 64, size=1, role="steps") for path in paths)
 
 
 @pytest.mark.parametrize(
