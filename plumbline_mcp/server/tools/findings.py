@@ -20,6 +20,7 @@ from plumbline_mcp.server.views import Page, View, line
 
 _PAGE = 50
 _STEPS = 10
+_HANDLES = 20
 STORES = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
@@ -266,10 +267,7 @@ def _told(stored: StoredFinding, ticket: str | None, unprepared: str) -> Finding
         untrusted_cheapest_check=line(finding.cheapest_check, 500),
         untrusted_also_check=tuple(line(one) for one in finding.also_check),
         verdicts=finding.verdicts,
-        untrusted_evidence=tuple(
-            line(f"{one.source} {one.file} {one.span} sha256 {one.sha256[:12]}")
-            for one in finding.evidence[:20]
-        ),
+        untrusted_evidence=_evidence(finding),
         stated_values={line(name): value for name, value in finding.claim.values.items()},
         proposer=line(finding.proposer),
         verifications=tuple(
@@ -290,6 +288,13 @@ def _told(stored: StoredFinding, ticket: str | None, unprepared: str) -> Finding
         ticket=ticket,
         next=step,
     )
+
+
+def _evidence(finding: Finding) -> tuple[str, ...]:
+    shown = finding.evidence[:_HANDLES]
+    told = tuple(line(f"{one.source} {one.file} {one.span} sha256 {one.sha256[:12]}") for one in shown)
+    more = len(finding.evidence) - len(shown)
+    return (*told, f"and {more} more: plumbline finding show {finding.id}") if more else told
 
 
 def _compared(comparison: Comparison) -> tuple[ComparedView, ...]:

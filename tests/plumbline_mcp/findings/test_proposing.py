@@ -83,7 +83,7 @@ def test_without_a_file_of_the_place_all_is_evidence_and_nothing_is_cut(
 def test_of_too_many_files_those_of_the_places_rank_are_evidence(
     faulty: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The verdict's evidence is given names of two ranks: a manifest of as many files is sealed nowhere here."""
+    """The verdict's evidence is given names of two ranks: no run here is of as many files."""
     verdict = faulty.verdict.model_copy(update={"run_id": None, "evidence": made_evidence(2)})
     place = {"rank": 1, "step": 3}
     assert len(_own_evidence(faulty.workspace, verdict, place)) == 6
