@@ -114,13 +114,15 @@ def summarize(
     earlier: Mapping[str, Sequence[StoredVerdict]] = MappingProxyType({}),
     trust: str = "",
     findings: Iterable[Finding] = (),
+    since: Mapping[str, str] = MappingProxyType({}),
 ) -> Report:
     """Work out a report: the worst outcome first, then in the order of the training lifecycle.
 
     ``planted`` says which fault was planted on purpose, ``left_out`` which verdicts are not in the report.
     ``earlier`` are, by the id of a verdict, the ones on its subject that it took the place of.
     ``trust`` says what approvals are worth where these verdicts are kept; of ``findings`` those are told that
-    rest on a verdict here. Raises `UsageError` for no verdict.
+    rest on a verdict here. ``since`` names, by the id of a failure, a newer verdict that found other content
+    where that one judged. Raises `UsageError` for no verdict.
     """
     if not stored:
         raise UsageError("a report needs at least one verdict", "plumbline check --help")
@@ -131,7 +133,7 @@ def summarize(
     shared = _shared_target(verdicts)
     return Report(
         outcome=combine(verdict.outcome for verdict in _counted(verdicts)),
-        sections=tuple(_section(s, known.get(s.verdict.check), shared, earlier) for s in ranked),
+        sections=tuple(_section(s, known.get(s.verdict.check), shared, earlier, since) for s in ranked),
         target=shared,
         as_of=max(s.created for s in stored),
         system_versions=_distinct(verdict.system_version for verdict in verdicts),
@@ -162,6 +164,7 @@ def _section(
     check: Check[Any, Any] | None,
     shared: Facts,
     earlier: Mapping[str, Sequence[StoredVerdict]],
+    since: Mapping[str, str],
 ) -> Section:
     verdict = stored.verdict
     return Section(
@@ -176,7 +179,7 @@ def _section(
         target=tuple(item for item in verdict.target.items() if item not in shared),
         groups=tuple(group for part in verdict.parts for group in grouped(part)),
         measurements=tuple((part.name, m) for part in verdict.parts for m in part.measurements),
-        limits=tuple(_limits(verdict)),
+        limits=(*_rewritten(since.get(verdict.id)), *_limits(verdict)),
         earlier=tuple(
             Earlier(one.verdict, one.created, ", ".join(_changes(one.verdict, verdict)))
             for one in earlier.get(verdict.id, ())
@@ -192,6 +195,15 @@ def _changes(then: Verdict, now: Verdict) -> Iterable[str]:
         before, after = (json.dumps(one.settings.get(name), ensure_ascii=False) for one in (then, now))
         if before != after and name not in now.target and not before.startswith('"/'):
             yield f"{name} {before}, now {after}"
+
+
+def _rewritten(newer: str | None) -> Iterable[str]:
+    """How a failure on a file that is another one by now comes to count no longer."""
+    if newer:
+        yield (
+            f"What it judged has other content since, as {newer} found it. It stays until the same inputs are"
+            " judged again under the same settings; plumbline report ID ... leaves it out."
+        )
 
 
 def _limits(verdict: Verdict) -> Iterable[str]:

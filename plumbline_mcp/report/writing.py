@@ -29,11 +29,12 @@ def write_report(
     earlier: Mapping[str, Sequence[StoredVerdict]] = MappingProxyType({}),
     trust: str = "",
     findings: Iterable[Finding] = (),
+    since: Mapping[str, str] = MappingProxyType({}),
 ) -> ReportFiles:
     """Write ``report.html`` and ``report.md`` into ``folder`` (made when missing).
 
-    ``planted``, ``left_out``, ``earlier``, ``trust`` and ``findings`` are as for `summarize`. The same
-    verdicts and findings give the same bytes. Raises `PlumblineError` when nothing can be written there.
+    Everything else is as for `summarize`. The same verdicts and findings give the same bytes.
+    Raises `PlumblineError` when nothing can be written there.
     """
     from plumbline_mcp.report.pages import (
         render_html,
@@ -41,7 +42,7 @@ def write_report(
     )  # jinja2 and matplotlib load only here
     from plumbline_mcp.report.summary import summarize
 
-    report = summarize(stored, planted, left_out, earlier, trust, findings)
+    report = summarize(stored, planted, left_out, earlier, trust, findings, since)
     folder = folder.expanduser().absolute()
     files = ReportFiles(html=folder / "report.html", markdown=folder / "report.md")
     pages = {files.html: render_html(report), files.markdown: render_markdown(report)}
