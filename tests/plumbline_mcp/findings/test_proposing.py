@@ -12,6 +12,7 @@ from plumbline_mcp.errors import UsageError
 from plumbline_mcp.findings.copying import measured_values
 from plumbline_mcp.findings.finding import Handle, Pattern
 from plumbline_mcp.findings.proposing import _own_evidence, handle_of, proposal_of, propose, waiting
+from plumbline_mcp.findings.questions import Where
 from plumbline_mcp.findings.store import Findings
 from plumbline_mcp.workspace import Workspace
 from tests.plumbline_mcp import handmade_verdicts
@@ -85,7 +86,7 @@ def test_of_too_many_files_those_of_the_places_rank_are_evidence(
 ) -> None:
     """The verdict's evidence is given names of two ranks: no run here is of as many files."""
     verdict = faulty.verdict.model_copy(update={"run_id": None, "evidence": made_evidence(2)})
-    place = {"rank": 1, "step": 3}
+    place: Where = {"rank": 1, "step": 3}
     assert len(_own_evidence(faulty.workspace, verdict, place)) == 6
     monkeypatch.setattr("plumbline_mcp.findings.proposing._MOST_FILES", 3)
     found = _own_evidence(faulty.workspace, verdict, place)
