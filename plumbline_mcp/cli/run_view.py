@@ -51,6 +51,8 @@ def open_run(workspace: "Workspace", run: "StoredRun") -> "tuple[RunFolder | Non
     from checks.errors import CheckError
     from checks.records.runs import RunFolder
 
+    if not (workspace.runs / run.run_id).is_dir():
+        return None, "its folder is gone (plumbline prune, or by hand)"
     try:
         return RunFolder.open(workspace.runs / run.run_id), ""
     except CheckError as error:

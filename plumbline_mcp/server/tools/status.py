@@ -85,7 +85,8 @@ def _status(toolset: Toolset) -> Status:
 
     workspace, known = toolset.workspace, checks.discover()
     counting = standing_in(workspace)[::-1]
-    runs = [run for run in workspace.runs_list(limit=_RECENT) if run.state == "sealed"]
+    sealed = [run for run in workspace.runs_list(limit=_RECENT) if run.state == "sealed"]
+    runs = [run for run in sealed if (workspace.runs / run.run_id).is_dir()]  # a pruned one waits for nothing
     standing = tuple(
         _standing(
             name,
