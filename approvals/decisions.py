@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from approvals.accounts import names_of_requester
 from approvals.allowed_signers import Signer
 from approvals.errors import Refused
 from approvals.policy import Policy, Rule
@@ -82,7 +83,7 @@ def counted(asked: Asked, statement: Statement, signature: str, trust: TrustRoot
             f"the statement of {statement.signer} was drafted outside the life of {asked.row.id}",
             "set the clock, and draft it again",
         )
-    asked.rule.refuse_signer(statement.signer, asked.request.requester)
+    asked.rule.refuse_signer(statement.signer, names_of_requester(asked.request))
     refuse_silence(asked.request, statement.decision, statement.reason)
     signer = verify(statement.bytes(), signature, statement.signer, trust, trust.namespace, now)
     if statement.tier not in (asked.row.tier, statement_tier(asked.row.tier, signer.key.hardware)):

@@ -2,6 +2,7 @@
 
 import hashlib
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,14 +38,17 @@ class Rule(BaseModel):
         cheap = self.max_node_hours is None or request.node_millihours <= 1000 * self.max_node_hours
         return request.action in self.actions and cheap
 
-    def refuse_signer(self, signer: str, requester: str) -> None:
-        """Raise `Refused` when this signer does not count for a request of this requester."""
+    def refuse_signer(self, signer: str, requester: Iterable[str]) -> None:
+        """Raise `Refused` when this signer does not count for a request of this requester.
+
+        ``requester``: every name that the requester is known by.
+        """
         if self.reviewers != "enrolled" and signer not in self.reviewers:
             raise Refused(
                 f"{signer} is no reviewer of rule {self.name!r}",
                 f"have it signed by one of {', '.join(self.reviewers)}",
             )
-        if signer == requester and not self.requester_may_sign:
+        if signer in requester and not self.requester_may_sign:
             raise Refused(
                 f"{signer} asked for this and may not sign it (rule {self.name!r})",
                 "have another reviewer sign it",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from approvals import tables, witness
+from approvals.accounts import names_of_requester
 from approvals.audit import AuditLog
 from approvals.decisions import Asked, counted, refuse_silence, statement_about
 from approvals.errors import Refused
@@ -148,7 +149,7 @@ class Approvals:
             length, head = AuditLog(self.connection).last()
         if seen not in ("", asked.request.sha256):
             raise Refused(f"{ticket_id} changed while it was shown", "read it again before signing")
-        asked.rule.refuse_signer(signer, asked.request.requester)
+        asked.rule.refuse_signer(signer, names_of_requester(asked.request))
         refuse_silence(asked.request, decision, reason)
         in_token = all(enrolled.key.hardware for enrolled in self.trust.signers_of(signer))
         return statement_about(
@@ -294,16 +295,27 @@ class Approvals:
                 f"{row.id} is no signed task (a {task.action.value}, {state.value})",
                 "name the ticket of an approved task",
             )
-        sql = f"""select coalesce(sum(json_extract(request, '$.node_millihours')), 0) from requests
-            where json_extract(request, '$.under') = :under and {_STATE} in ('pending', 'approved', 'used')"""  # noqa: S608
-        (taken,) = self.connection.execute(sql, {"under": row.id, "now": now}).fetchone()
-        left = task.node_millihours - int(taken)
+        left = task.node_millihours - self._taken(row.id, now)
         if request.node_millihours > left:
             raise Refused(
                 f"this costs {request.node_millihours / 1000:g} node-hours; the task {row.id} leaves"
                 f" {max(left, 0) / 1000:g} of {task.node_millihours / 1000:g}",
                 "ask for less, or for a task with a higher cap",
             )
+
+    def _taken(self, task_id: str, now: int) -> int:
+        """Thousandths of a node-hour that the requests under a task take: an open one its cost, a closed one
+        the share of its uses that began, rounded up. A further attempt of the same use is in no cost.
+        """
+        sql = "select * from requests where json_extract(request, '$.under') = ?"
+        taken = 0
+        for row in tables.rows(self.connection, RequestRow, sql, (task_id,)):
+            request, state = stored_request(row.request), self._state(row, now)
+            most = used = len(request.allowed_uses)
+            if not state.open and state is not TicketState.USED:
+                used = len({use.use_sha256 for use in tables.use_rows(self.connection, row.id)})
+            taken += -(-request.node_millihours * used // most)
+        return taken
 
     def _ask(self, request: Request, rule: Rule, policy: Policy, ticket_id: str, now: int) -> Ticket:
         prefix, _, number = ticket_id.rpartition("-")
@@ -381,7 +393,7 @@ def _decided(row: tables.DecisionRow, request: Request) -> Decided:
         reason=statement.reason,
         issued=statement.issued,
         tier=statement.tier,
-        self_approved=statement.signer == request.requester,
+        self_approved=statement.signer in names_of_requester(request),
         sha256=row.sha256,
         statement=row.statement,
         signature=row.signature,

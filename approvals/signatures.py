@@ -47,13 +47,36 @@ def verify(data: bytes, signature: str, principal: str, trust: TrustRoots, names
     """
     trust.check()
     trust.signers_of(principal)
-    if len(signature) > MAX_SIGNATURE or not signature.startswith(_BEGIN) or not signature.isascii():
-        raise Refused(f"what {principal} is said to have signed carries no SSH signature", "sign it again")
+    _refuse_unarmored(signature, principal)
     descriptor = ssh_keygen.memory_file(signature.encode("ascii"))
     try:
         return _verified(data, descriptor, principal, trust, namespace, at)
     finally:
         os.close(descriptor)
+
+
+def verify_unlisted(data: bytes, signature: str, signer: str, namespace: str) -> None:
+    """Raise `Refused` unless the signature is of this text, by the key that it carries itself.
+
+    Whose key that is stays open: nothing here says who signed.
+    """
+    _refuse_unarmored(signature, signer)
+    descriptor = ssh_keygen.memory_file(signature.encode("ascii"))
+    try:
+        arguments = ["-Y", "check-novalidate", "-n", namespace, "-s", f"/proc/self/fd/{descriptor}"]
+        done = ssh_keygen.run(arguments, data, pass_fds=[descriptor])
+    finally:
+        os.close(descriptor)
+    if done.returncode:
+        raise Refused(
+            f"the signature of {signer} does not hold in the namespace {namespace}: {ssh_keygen.said(done)}",
+            "have it signed again",
+        )
+
+
+def _refuse_unarmored(signature: str, signer: str) -> None:
+    if len(signature) > MAX_SIGNATURE or not signature.startswith(_BEGIN) or not signature.isascii():
+        raise Refused(f"what {signer} is said to have signed carries no SSH signature", "sign it again")
 
 
 def _verified(

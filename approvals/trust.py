@@ -111,6 +111,10 @@ class TrustRoots:
             )
         return valid
 
+    def lists(self, principal: str) -> bool:
+        """Whether any key of this name is enrolled, revoked or not. Raises `Refused` for a strange line."""
+        return any(signer.principal == principal for signer in self.enrolled())
+
     def local_signer(self) -> str:
         """The one reviewer whose key lies on this machine. Raises `Refused` when it is not one."""
         names = {s.principal for s in self.enrolled() if not s.revoked and self.key_of(s.principal).exists()}
@@ -169,10 +173,11 @@ class TrustRoots:
         made = path.with_name(f"{principal}.pub")
         try:
             ssh_keygen.refuse_open_key(path, ssh_keygen.public_key(made))
-        except Refused:
+        except Refused as error:
             path.unlink()
             made.unlink()
-            raise
+            again = f"repeat it and give a passphrase: plumbline key enrol {principal}"
+            raise Refused(error.message, again) from error
         return made
 
     def _refuse_private(self, private: Path | None, key: PublicKey, elsewhere: bool) -> None:

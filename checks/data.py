@@ -73,6 +73,13 @@ class DataCheck(Check[DataInputs, DataCase]):
     of order too, or where texts repeat so that sequences fit in several places. A supervised token that
     stands first in a slice is counted: no loss reaches it.
 
+    A row of JSONL, and a data set by its columns, may also hold: ``attention_mask``, ``position_ids``
+    (one integer a token); ``assistant_masks``, ``completion_mask``, ``loss_mask``, ``assistant_mask`` (0
+    and 1: what the loss covers); ``loss_weights`` (one number a token, or one of the row); ``seq_lens``
+    (lengths of the documents in a packed sequence); ``row_id``, or ``row_ids`` of a packed sequence (rows
+    of the workload, from 0); ``epoch``, ``rank``, ``batch``. Rows of several epochs are told apart by
+    ``epoch`` alone.
+
     Parts: ids/content, ids/order, ids/truncation, ids/positions, ids/packing, ids/coverage, ids/epochs,
     labels, stop; for a run folder also run (what became of each rank).
     """

@@ -10,6 +10,14 @@ Wrong training is none of these: it is a verdict with outcome ``fail``.
 """
 
 
+def words(text: str, limit: int) -> str:
+    """The beginning of a text of others, at most ``limit`` characters, cut between words where it has any."""
+    if len(text) <= limit:
+        return text
+    kept = text[: limit - 2]
+    return f"{kept[: kept.rfind(' ')] if ' ' in kept[limit // 2 :] else kept} …"
+
+
 class CheckError(Exception):
     """Base: one sentence of what happened with the value met, and the next step."""
 

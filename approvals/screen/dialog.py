@@ -10,6 +10,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from approvals.decisions import refuse_silence
 from approvals.errors import Refused
 from approvals.queue import Approvals
 from approvals.screen.lines import Lines, PlainInput, Rows
@@ -132,13 +133,15 @@ class DecisionDialog(ModalScreen[Ticket | None]):
 
     def _draft(self) -> None:
         reason, self.statement = self.query_one("#reason", Input).value, None
-        ticket = self.shown.ticket
+        ticket, quiet = self.shown.ticket, False
         try:
             self.statement = self.approvals.draft(
                 ticket.id, self.decision, self._signer(), reason, seen=self.shown.sha256
             )
         except Refused as refused:
-            self._said = refusal(refused)
+            wanting = self._wanting(reason)
+            quiet = wanting is not None and wanting.message == refused.message
+            self._said = refusal(wanting if wanting is not None and quiet else refused)
             self.query_one(Lines).show([head("nothing could be signed yet")])
         else:
             self._said = []
@@ -150,7 +153,7 @@ class DecisionDialog(ModalScreen[Ticket | None]):
                     Row(f"sha256 {self.statement.sha256}"),
                 ]
             )
-        self._say(self._said)
+        self._say([] if quiet else self._said)  # a reason that is still to be typed is no mistake yet
 
     def _signer(self) -> str:
         if len(self._signers) == 1:
@@ -164,6 +167,14 @@ class DecisionDialog(ModalScreen[Ticket | None]):
         if named not in self._signers:
             raise Refused("it is not said who signs", f"type one of {', '.join(self._signers)}")
         return named
+
+    def _wanting(self, reason: str) -> Refused | None:
+        """What is said to who signs without the reason that it needs."""
+        try:
+            refuse_silence(self.shown.ticket.request, self.decision, reason)
+        except Refused as refused:
+            return Refused(refused.message, "type it into the field above")
+        return None
 
     def _head(self) -> list[Row]:
         ticket, request = self.shown.ticket, self.shown.ticket.request

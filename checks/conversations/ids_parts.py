@@ -240,8 +240,8 @@ def coverage_part(case: Rows, epochs: Epochs) -> Part:
                 code="row-repeated",
                 message="a row of the workload is there more than once in one epoch",
                 place=place_of(each.document, each.row),
-                next_step="if the rows hold several epochs, give each row its epoch; a sampler that fills "
-                "its ranks (torch's DistributedSampler with drop_last off) repeats the first rows",
+                next_step="if the rows hold several epochs, give each row its `epoch` (a key); a sampler "
+                "that fills its ranks (torch's DistributedSampler with drop_last off) repeats the first rows",
             )
             for each in pairing.repeated
         ]

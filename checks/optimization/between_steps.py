@@ -58,7 +58,7 @@ def _differs(earlier: StepTensors, old: str, later: StepTensors, new: str) -> bo
 
 
 def _was_stepped_before(rank: RankSteps, step: int) -> bool:
-    return any(line.step < step for line in rank.lines)
+    return any(line.step < step and line.step not in rank.partly for line in rank.lines)
 
 
 def _lost(rank: RankSteps, step: int) -> Iterator[Problem]:

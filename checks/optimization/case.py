@@ -37,8 +37,8 @@ class StepCase:
 
     @cached_property
     def full_steps(self) -> tuple[int, ...]:
-        """Steps that every rank recorded in full and made."""
-        steps = [set(rank.full) - rank.skipped for rank in self.ranks]
+        """Steps that every rank recorded in full and made, with every optimizer."""
+        steps = [set(rank.full) - rank.skipped - rank.partly for rank in self.ranks]
         return tuple(sorted(set.intersection(*steps))) if steps else ()
 
     def rate(self, step: int) -> float:

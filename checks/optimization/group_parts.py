@@ -43,7 +43,7 @@ def groups_part(case: StepCase) -> Part:
     problems: list[Problem] = []
     judged = 0
     for rank in case.ranks:
-        first = next((line for line in rank.lines if line.groups), None)
+        first = next((line for line in rank.lines if line.groups and line.step not in rank.partly), None)
         if first is not None:
             judged += 1
             problems += _membership(case, rank.rank, first.step, first.groups)

@@ -12,13 +12,19 @@ def ranks_part(case: StepCase) -> Part:
     problems = [*case.rank_problems, *_steps(case), *_rows(case), *_repeated(case)]
     lost = len({problem.place.rank for problem in case.rank_problems})
     coverage = Coverage(judged=case.world_size - lost, total=case.world_size, unit="ranks")
-    skipped = sorted(frozenset.union(*(rank.skipped for rank in case.ranks))) if case.ranks else []
-    notes = (_SKIPPED.format(count=len(skipped), first=skipped[0]),) if skipped else ()
+    skipped = sorted({step for rank in case.ranks for step in rank.skipped})
+    partly = sorted({step for rank in case.ranks for step in rank.partly})
+    told = ((_SKIPPED, skipped), (_PARTLY, partly))
+    notes = tuple(text.format(count=len(steps), first=steps[0]) for text, steps in told if steps)
     return part_of("ranks", problems, coverage=coverage, notes=notes)
 
 
 _SKIPPED = (
     "{count} steps, first step {first}, were left out by the gradient scaler: a gradient was not finite"
+)
+_PARTLY = (
+    "{count} steps, first step {first}, were left out by the gradient scaler for some of several optimizers;"
+    " their tensors are not judged"
 )
 
 

@@ -93,8 +93,10 @@ def parameter_step(
         raise Unjudgeable(str(misfit)) from misfit
     low, high = _range(given, reference)
     exact = reference.decayed - reference.move.value
-    if case.recipe.stochastic_rounding or case.recipe.kahan:
-        low, high = _one_place(exact, reference.move, fmt)
+    if case.recipe.stochastic_rounding:
+        low, high = _around(exact, reference.move, unit_in_last_place(exact, fmt))
+    elif case.recipe.kahan:
+        low, high = _around(exact, reference.move, _compensation(before, exact, reference.move, fmt))
     after_state = _state(case, step, shard, "after", whole)
     return ParameterStep(shard, step, fmt, before, after, exact, low, high, reference, state, after_state)
 
@@ -172,10 +174,21 @@ def _range(given: Given, reference: Updated) -> tuple[Array, Array]:
     )
 
 
-def _one_place(exact: Array, move: Bounded, fmt: Format) -> tuple[Array, Array]:
-    """One unit in the last place either way: what stochastic rounding or compensation may give."""
-    place = unit_in_last_place(exact, fmt) + RUNNING_ERROR_SLACK * move.error
-    return exact - place, exact + place
+def _around(exact: Array, move: Bounded, far: Array) -> tuple[Array, Array]:
+    """``far`` either way, and the move's own rounding: what stochastic rounding or compensation may give."""
+    far = far + RUNNING_ERROR_SLACK * move.error
+    return exact - far, exact + far
+
+
+def _compensation(before: Array, exact: Array, move: Bounded, fmt: Format) -> Array:
+    """How far a compensated step may end from the exact one; all in units in the last place.
+
+    Half a unit: this step's sum is rounded. One: the compensation that comes in, half from the sum before and
+    half from the difference that recovered it. The move may be rounded to the weight's dtype as well. The
+    unit is that of the larger weight: a step that makes a weight small brings in what a larger one lost.
+    """
+    unit = unit_in_last_place(np.maximum(np.abs(before), np.abs(exact)), fmt)
+    return 1.5 * unit + fmt.roundoff * (np.abs(move.value) + unit)
 
 
 def unit_in_last_place(values: Array, fmt: Format) -> Array:
@@ -191,7 +204,12 @@ def compensated(one: ParameterStep) -> Bools:
     Kahan 1965: what rounding takes from a weight is kept beside it, added or subtracted, and comes in later.
     Any state of the weight's shape that the optimizer itself does not define may be it; what it holds is
     rounded to its own dtype, as the steps on the way to it are to the weight's.
+
+    It is what one addition loses: half a unit in the last place of the sum (Dekker 1971, Fast2Sum), or a
+    whole one where sums are cut off. More is a compensation that is never added, or another state, such as an
+    average of the weights.
     """
+    most = unit_in_last_place(np.maximum(np.abs(one.before), np.abs(one.after)), one.format)
     held = np.zeros(one.before.shape, bool)
     for key, (kept, fmt) in one.state_after.items():
         was = one.state_before.get(key, (np.zeros_like(kept), fmt))[0]
@@ -202,7 +220,7 @@ def compensated(one: ParameterStep) -> Bools:
         allowed = RUNNING_ERROR_SLACK * one.reference.move.error + 4 * unit * size
         for sign in (1.0, -1.0):
             moved = (one.after - one.before) + sign * (kept - was)
-            held |= np.abs(moved - (one.exact - one.before)) <= allowed
+            held |= (np.abs(kept) <= most) & (np.abs(moved - (one.exact - one.before)) <= allowed)
     return held
 
 

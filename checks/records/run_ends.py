@@ -19,9 +19,11 @@ def refuse_cancelled(run: RunFolder) -> None:
     ending = run.ending()
     if ending is None or ending.outcome != "cancelled":
         return
-    reason = _plain(ending.reason).removeprefix("cancelled").removeprefix(": ")[:_MAX_REASON]
-    message = f"run {run.job.run_id}: the job was cancelled" + (f": {reason}" if reason else "")
-    raise NotEvaluated(message, "run it again")
+    said = _plain(ending.reason)[:_MAX_REASON]
+    why = said.removeprefix("cancelled")
+    if why == said and said:
+        why = f": {said}"
+    raise NotEvaluated(f"run {run.job.run_id}: the job was cancelled{why}", "run it again")
 
 
 def refuse_refused(run: RunFolder) -> None:

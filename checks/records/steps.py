@@ -241,7 +241,8 @@ class RankSteps:
     """What one rank recorded.
 
     ``unavailable``: what its recorder says it could not see; ``failed``: it says that it could not record;
-    ``skipped``: steps that a gradient scaler left out, because a gradient was not finite.
+    ``skipped``: steps that a gradient scaler left out, because a gradient was not finite; ``partly``: steps
+    that it left out for some of several optimizers.
     """
 
     rank: int
@@ -252,6 +253,7 @@ class RankSteps:
     unavailable: tuple[str, ...] = ()
     failed: bool = False
     skipped: frozenset[int] = frozenset()
+    partly: frozenset[int] = frozenset()
 
     def line(self, step: int) -> StepLine | None:
         """The record of one step."""
@@ -283,9 +285,11 @@ def read_rank(run: RunFolder, folder: str) -> tuple[RankSteps, list[Evidence]]:
         if event.get("event") == "unavailable"
     )
     failed = bool(unfinished(run, folder))
-    left_out = {event.get("step") for event in events if event.get("event") == "skipped"}
-    skipped = frozenset(step for step in left_out if type(step) is int) - {line.step for line in lines}
-    return RankSteps(rank, lines, _logged(events), full, parameters, said, failed, skipped), evidence
+    said_out = (event.get("step") for event in events if event.get("event") == "skipped")
+    left_out = frozenset(step for step in said_out if type(step) is int)
+    made = left_out & {line.step for line in lines}
+    steps = RankSteps(rank, lines, _logged(events), full, parameters, said, failed, left_out - made, made)
+    return steps, evidence
 
 
 def _is_read(name: str) -> bool:

@@ -34,7 +34,7 @@ class StateName(StrEnum):
 
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The finding, as `plumbline finding list` names it.")]
-As = Annotated[str, typer.Option("--as", metavar="NAME", help="Who you are; by default your user name.")]
+As = Annotated[str, typer.Option("--as", metavar="NAME", help="Who you are; by default your account.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -87,7 +87,8 @@ def show(identifier: Id, json_output: Json = False, home: Home = None) -> None:
     """
     from plumbline_mcp.findings.store import Findings
 
-    _show(Findings(_workspace(home)).get(identifier), json_output)
+    findings = Findings(_workspace(home))
+    _show(findings.get(identifier), json_output, unprepared=findings.unprepared(identifier))
 
 
 def propose(
@@ -130,13 +131,18 @@ def propose(
         list[str] | None,
         typer.Option(metavar="RUN:FILE[:SPAN]", help='A sealed file; SPAN: "row 3", "bytes 0-63", ...'),
     ] = None,
+    framework: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose cause it is, where the verdict names no framework.")
+    ] = "",
     as_: As = "",
     json_output: Json = False,
     home: Home = None,
 ) -> None:
     """Propose a root cause. What you state is what somebody else has to find: place and values.
 
-    Without --place it is the place of the verdict's first problem, without --evidence the files it names.
+    Without --place it is the place of the verdict's first problem. Without --evidence it is the file of the
+    place, as the verdict names it, else every file that the verdict rests on; of more than 50 those of the
+    place's rank, else they have to be named.
 
     Example: plumbline finding propose export-0002 --title "Router biases are lost" --pattern 6 --silent
     --cause "the exporter drops buffers" --fix "keep buffers" --cheapest-check "check export"
@@ -158,6 +164,7 @@ def propose(
         "place": settings_of(place) if place else None,
         "values": _values(value or []),
         "evidence": evidence or [],
+        "framework": framework,
     }
     stored = store(_workspace(home), proposal_of(given), person(as_))
     _show(stored, json_output, f"plumbline verify {stored.finding.id} --recompute")
@@ -179,10 +186,12 @@ def confirm(
 
     Example: plumbline finding confirm finding-0001
     """
+    from plumbline_mcp.cli.who import who_asks
     from plumbline_mcp.findings.confirming import decide, open_ticket
 
     workspace = _workspace(home)
-    stored = decide(workspace, identifier, person(as_), departure)
+    name, uid = who_asks(as_)
+    stored = decide(workspace, identifier, name, departure, uid)
     ticket = open_ticket(workspace, stored)
     waits = stored.state.value == StateName.REBUILT.value and ticket is not None
     step = f'plumbline queue approve {ticket.id} --reason "..."' if ticket and waits else ""
@@ -210,17 +219,9 @@ def refuse(
 
 def person(named: str) -> str:
     """Who runs the program. Raises `UsageError` for a name that cannot stand in a request."""
-    import getpass
-    import re
+    from plumbline_mcp.cli.who import who_asks
 
-    from plumbline_mcp.errors import UsageError
-
-    name = named or getpass.getuser()
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}", name):
-        raise UsageError(
-            f"{name[:80]!r} cannot name a person", "use letters, digits and . _ @ + - (64 at most): --as NAME"
-        )
-    return name
+    return who_asks(named)[0]
 
 
 def _workspace(home: Any) -> "Workspace":
@@ -242,12 +243,12 @@ def _values(pairs: list[str]) -> dict[str, Any]:
     return values
 
 
-def _show(stored: "StoredFinding", json_output: bool, step: str = "") -> None:
+def _show(stored: "StoredFinding", json_output: bool, step: str = "", unprepared: str = "") -> None:
     from plumbline_mcp.cli.finding_view import print_finding
     from plumbline_mcp.cli.screen import print_json
 
     if json_output:
         told = stored.model_dump(mode="json", exclude={"verifications": {"__all__": {"kept"}}})
-        print_json(told | {"next_step": step})
+        print_json(told | {"next_step": step, "unprepared": unprepared})
     else:
-        print_finding(stored, step)
+        print_finding(stored, step, unprepared)

@@ -29,8 +29,8 @@ def findings_table(findings: Iterable[Finding]) -> Table:
     return table("finding", "state", "pattern", "framework", "title", rows=rows)
 
 
-def print_finding(stored: StoredFinding, step: str = "") -> None:
-    """A finding with its evidence, verifications and steps."""
+def print_finding(stored: StoredFinding, step: str = "", unprepared: str = "") -> None:
+    """A finding with its evidence, verifications and steps; ``unprepared``: why no verifier gets it."""
     screen, finding = console(), stored.finding
     facts = {
         "finding": f"{finding.id} ({finding.state})",
@@ -49,6 +49,7 @@ def print_finding(stored: StoredFinding, step: str = "") -> None:
     }
     values = "; ".join(f"{name} = {value!r}" for name, value in finding.claim.values.items())
     facts |= {"stated values": values} if values else {}
+    facts |= {"not verifiable": unprepared} if unprepared else {}
     rows = ([untrusted(name), untrusted(value, limit=4000)] for name, value in facts.items() if value)
     screen.print(table("of the finding", "", rows=rows))
     handles = (
@@ -110,6 +111,8 @@ def print_evidence(report: "EvidenceReport") -> None:
         for one in report.signatures
     ]
     proof = "the throwaway example key signed: it proves nothing to others" if report.example else ""
+    if others := [one.signer for one in report.signatures if not one.listed]:
+        proof = f"your list does not name {', '.join(others)}: this proves only that the archive is whole"
     facts = {
         "finding": f"{finding.id}: {finding.title}",
         "state": str(report.state),

@@ -12,9 +12,12 @@ from plumbline_mcp.engines.procedures import load_procedure
 
 if TYPE_CHECKING:
     from checks.records.runs import Job
+    from plumbline_mcp.workspace import Workspace
 
 
 _MAX_PLACE = 4096
+_JOB_AFTER = {"dry_run": "load"}
+"""What is followed by another job, not by a check."""
 
 
 def pack_of(job: "Job") -> str:
@@ -31,6 +34,22 @@ def pack_of(job: "Job") -> str:
         return place if load_pack(place).name == job.framework else ""
     except (BadInput, OSError):
         return ""
+
+
+def next_signed(workspace: "Workspace", job: "Job") -> str:
+    """The command that starts the job after a signed one, where its ticket covers that too; else empty."""
+    from approvals.errors import Refused
+    from plumbline_mcp.errors import UsageError
+    from plumbline_mcp.scan.starting import covered_job
+
+    after = _JOB_AFTER.get(job.procedure)
+    if after is None or job.approval == "none":
+        return ""
+    try:
+        covered_job(workspace, job.approval, after)
+    except (Refused, UsageError):
+        return ""
+    return f"plumbline job start {job.approval} {after}"
 
 
 def next_command(

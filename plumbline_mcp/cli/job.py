@@ -137,11 +137,12 @@ def wait(identifier: _Id, json_output: Json = False, quiet: Quiet = False, home:
 
 
 def _print_next(workspace: "Workspace", run_id: str) -> None:
-    from plumbline_mcp.cli.following import next_command, pack_of
+    from plumbline_mcp.cli.following import next_command, next_signed, pack_of
     from plumbline_mcp.cli.screen import console, labelled
 
     job = workspace.run(run_id).job
-    following = next_command(run_id, job.procedure, pack_of(job), job.inputs, job.interpreter)
+    following = next_signed(workspace, job)
+    following = following or next_command(run_id, job.procedure, pack_of(job), job.inputs, job.interpreter)
     console().print(labelled("next: ", following, limit=4000), soft_wrap=True)
 
 
@@ -191,7 +192,8 @@ def logs(
     def read(start: int, limit: int) -> "LogPage":
         return read_log(run, whose, stream.value, start, limit)
 
-    page = read(-most if offset is None else offset, most)
+    begin = -most if offset is None else offset
+    page = _once_begun(workspace, identifier, read, begin, most) if follow else read(begin, most)
     if json_output:
         about = page.model_dump(exclude={"data"}) | {"text": page.data.decode("utf-8", "replace")}
         print_json(about)
@@ -201,6 +203,24 @@ def logs(
     if follow:
         _follow_log(workspace, identifier, read, page, text, most)
     _print_text(text.decode(b"", final=True))
+
+
+def _once_begun(workspace: "Workspace", identifier: str, read: "_Read", begin: int, most: int) -> "LogPage":
+    """The first page, as soon as the job has a log. Raises `NotEvaluated` where it ended without one."""
+    import time
+
+    from plumbline_mcp.engines.local.engine import LocalEngine
+    from plumbline_mcp.engines.logs import NotBegun
+
+    engine = LocalEngine(workspace)
+    while True:
+        over = engine.status(identifier).state.over
+        try:
+            return read(begin, most)
+        except NotBegun:
+            if over:
+                raise
+        time.sleep(0.2)
 
 
 def _print_pages(page: "LogPage", read: "_Read", most: int, text: codecs.IncrementalDecoder) -> "LogPage":

@@ -57,11 +57,12 @@ def draft(
 ) -> None:
     """Ask for the jobs that train: every one is rendered and digested, and its cost is told. None is started.
 
-    Example: plumbline plan draft A-5ba3ad3b8e-1 --grid learning_rate=[1e-5,1e-4]
+    Example: plumbline plan draft A-5ba3ad3b8e-1 --grid 'learning_rate=[1e-5,1e-4]'
     """
     from approvals.statement import Action
     from plumbline_mcp.cli.inputs import settings_of
-    from plumbline_mcp.cli.plan_view import asking, print_plan, requester
+    from plumbline_mcp.cli.plan_view import asking, print_plan
+    from plumbline_mcp.cli.who import who_asks
     from plumbline_mcp.scan.plan import draft_plan, draft_rerun, request_plan
     from plumbline_mcp.workspace import Workspace
 
@@ -80,7 +81,7 @@ def draft(
 
     plan = asking("plan draft", make, quiet or json_output)
     action = Action.RERUN if rerun else Action.PLAN
-    print_plan(request_plan(workspace, plan, *requester(as_), action=action), plan, json_output)
+    print_plan(request_plan(workspace, plan, *who_asks(as_), action=action), plan, json_output)
 
 
 def show(identifier: Ticket, json_output: Json = False, home: Home = None) -> None:

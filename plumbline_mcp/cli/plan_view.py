@@ -1,16 +1,12 @@
 """A task and a plan on a terminal: what they cover, each job's digest and cost, and what to do next."""
 
-import getpass
 import json
-import os
-import re
 from collections.abc import Callable
 from typing import TypeVar
 
 from approvals.ticket import Ticket, TicketState
 from plumbline_mcp.cli.screen import console, labelled, print_json, table, untrusted
 from plumbline_mcp.cli.ticket_view import plain
-from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.costs import shown
 from plumbline_mcp.scan.plan import Plan
 from plumbline_mcp.scan.planned import Rendered
@@ -19,20 +15,6 @@ from plumbline_mcp.scan.task import Task
 T = TypeVar("T")
 
 _SHOWN_JOBS = 40
-_PRINCIPAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
-
-
-def requester(named: str) -> tuple[str, int]:
-    """Who asks, and as which user of the system. Raises `UsageError` for a name that cannot be signed."""
-    try:
-        name = named or getpass.getuser()
-    except (KeyError, OSError):  # an id without a name
-        name = f"uid-{os.geteuid()}"
-    if not _PRINCIPAL.fullmatch(name):
-        raise UsageError(
-            f"{name[:80]!r} is no name of a requester", "letters, digits and . _ @ + - : say it with --as"
-        )
-    return name, os.geteuid()
 
 
 def asking(what: str, make: Callable[[], T], quiet: bool) -> T:

@@ -25,6 +25,7 @@ from plumbline_mcp.cli import (
     plan,
     policy,
     proposed,
+    prune,
     queue,
     reevaluate,
     report,
@@ -65,6 +66,7 @@ _ORDER = (
     serve,
     doctor,
     reevaluate,
+    prune,
     export_evidence,
     verify_evidence,
     version,
@@ -140,7 +142,7 @@ def _guarded(run: Callable[[], Any], arguments: list[str]) -> int:
     try:
         code = run() or ExitCode.PASS
         sys.stdout.flush()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):  # at a question, typer makes the one of the other
         code = ExitCode.INTERRUPTED
     except SystemExit as stop:  # so typer leaves when the reader of our output is gone
         gone = isinstance(stop.__context__, BrokenPipeError)
@@ -149,7 +151,7 @@ def _guarded(run: Callable[[], Any], arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's last flush is silent
         code = ExitCode.BROKEN_PIPE
     except typer.TyperException as error:
-        code = _say(_usage_sentence(error, arguments), _help_of(error), ExitCode.USAGE, arguments)
+        code = _say(_usage_sentence(error, arguments), _help_of(error, arguments), ExitCode.USAGE, arguments)
     except Exception as error:  # noqa: BLE001 - the edge of the program: whatever happened becomes a sentence
         code = _explained(error, arguments)
     return int(_stopped(arguments) if code == ExitCode.INTERRUPTED else code)  # typer itself returns 130
@@ -196,9 +198,19 @@ def _value_met(error: typer.TyperException, arguments: list[str]) -> str | None:
     return None
 
 
-def _help_of(error: typer.TyperException) -> str:
+def _help_of(error: typer.TyperException, arguments: list[str]) -> str:
+    """The help to read; an option without its value is refused before typer knows of which verb."""
     context = getattr(error, "ctx", None)
-    return f"{context.command_path if context else 'plumbline'} --help"
+    if context:
+        return f"{context.command_path} --help"
+    names: list[str] = []
+    command: Any = get_command(app)
+    for argument in arguments:
+        command = getattr(command, "commands", {}).get(argument)
+        if command is None:
+            break
+        names.append(argument)
+    return " ".join(["plumbline", *names, "--help"])
 
 
 def _say(message: str, next_step: str, code: ExitCode, arguments: list[str]) -> ExitCode:

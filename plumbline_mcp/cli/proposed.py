@@ -134,23 +134,26 @@ def accept(
 ) -> int:
     """Have reviewers accept a check's text into the next version: the whole text is what they sign.
 
-    The first call asks; with --as it also signs, on the terminal. Called again once enough have signed, it is
-    accepted. A text that changed meanwhile is another one.
+    The first call asks; with --as it also shows the request with the whole text (with --json on standard
+    error) and signs it, on the terminal. Called again once enough have signed, it is accepted. A text that
+    changed meanwhile is another one.
 
     Exit codes: 0 accepted, 2 it still waits for a signature, 3 usage error or crash.
 
     Example: plumbline proposed accept lines --as ada
     """
     from plumbline_mcp.cli.screen import console, labelled, print_json
+    from plumbline_mcp.cli.ticket_view import print_before_signing
+    from plumbline_mcp.cli.who import who_asks
     from plumbline_mcp.scan import proposed_checks
-    from plumbline_mcp.server.tokens import local_requester
     from plumbline_mcp.workspace import Workspace
 
     workspace = Workspace.open(home, create=False)
     proposed = proposed_checks.get(workspace, name)
     if not proposed.accepted_by:
-        ticket = proposed_checks.ask(workspace, name, local_requester())
+        ticket = proposed_checks.ask(workspace, name, who_asks()[0])
         if as_ and ticket.state.value == "pending":
+            print_before_signing(ticket, "approve", stderr=json_output)
             seen = ticket.request.sha256
             ticket = workspace.approvals.decide(ticket.id, "approve", as_, reason, key, seen)
         if ticket.state.value == "approved":

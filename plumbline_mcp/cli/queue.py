@@ -191,7 +191,7 @@ def record(
 
     signed = Statement.parse(small_text(statement).rstrip("\n"))
     with _approvals(home) as approvals:
-        _show(approvals.record(signed.ticket, signed, small_text(signature)), json_output)
+        _show(approvals.record(signed.ticket, signed, small_text(signature)), json_output, brief=True)
 
 
 def wait(
@@ -226,13 +226,15 @@ def _decide(
     statement_to: Path | None,
     json_output: bool,
 ) -> None:
+    from plumbline_mcp.cli.ticket_view import print_before_signing
+
     named, signer = bool(signer), signer or approvals.trust.local_signer()
     if statement_to:
         _write_statement(approvals, identifier, decision, signer, reason, statement_to, json_output)
         return
     ticket = approvals.ticket(identifier)
     if not json_output:
-        _show(ticket, json_output=False)
+        print_before_signing(ticket, decision)
     if approvals.trust.is_example:
         _ask_for_example(decision, named)
     _show(

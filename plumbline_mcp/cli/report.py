@@ -45,11 +45,14 @@ def report(
     The newest verdict on each subject counts; the earlier ones are listed below it. A subject is a check on
     the same inputs with the same content and options; runs of one procedure with the same inputs and the
     same settings are one subject, and of them the newest run counts. A verdict that decided nothing takes the
-    place of no failure.
+    place of no failure. A failure under one setting stays until that setting is judged again, also where the
+    file is another one by now (the report says so): one that was made by mistake is left out by naming the
+    others.
 
     Example: plumbline report --output scan-of-today
     """
     from plumbline_mcp.cli.screen import console, print_json, untrusted
+    from plumbline_mcp.findings.store import Findings
     from plumbline_mcp.report import write_report
     from plumbline_mcp.scan.separation import separation
     from plumbline_mcp.workspace import Workspace
@@ -57,11 +60,15 @@ def report(
     workspace = Workspace.open(home, create=False)
     counting = _chosen(workspace, identifiers or [], all_)
     earlier = {one.stored.verdict.id: one.earlier for one in counting if one.earlier}
+    since = {one.stored.verdict.id: one.since for one in counting if one.since}
     chosen = [one.stored for one in counting]
     left_out = _left_out(workspace, [*chosen, *(each for many in earlier.values() for each in many)])
     folder = output or workspace.home / "reports" / "latest"
     trust = separation(workspace)
-    written = write_report(chosen, folder, left_out=left_out, earlier=earlier, trust=trust)
+    found = Findings(workspace).every()
+    written = write_report(
+        chosen, folder, left_out=left_out, earlier=earlier, trust=trust, findings=found, since=since
+    )
     if json_output:
         print_json(written)
     else:

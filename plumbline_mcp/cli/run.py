@@ -39,7 +39,8 @@ _Procedure = Annotated[
 ]
 _Model = Annotated[Path, typer.Option(metavar="PATH", help="Folder of the official release.")]
 _Workload = Annotated[
-    Path | None, typer.Option(metavar="PATH", help="Conversations, JSONL or JSON (rows needs it).")
+    Path | None,
+    typer.Option(metavar="PATH", help="Conversations, JSONL or JSON: for rows, train_step and first_run."),
 ]
 _Template = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Chat template, where it is not the release's own.")

@@ -34,7 +34,8 @@ def run_ending(workspace: "Workspace", run: "StoredRun") -> str:
     if run.state is not RunState.SEALED:
         return f"{run.state.value}: {run.reason}" if run.reason else run.state.value
     if run.outcome in (RunOutcome.CANCELLED, RunOutcome.TIMED_OUT):
-        return f"{run.outcome.value.replace('_', ' ')}: {run.reason}"
+        how = run.outcome.value.replace("_", " ")
+        return run.reason if run.reason.startswith(how) else f"{how}: {run.reason}"
     folder, why = open_run(workspace, run)
     exits = exits_of(folder) if folder else []
     if not exits:
@@ -50,6 +51,8 @@ def open_run(workspace: "Workspace", run: "StoredRun") -> "tuple[RunFolder | Non
     from checks.errors import CheckError
     from checks.records.runs import RunFolder
 
+    if not (workspace.runs / run.run_id).is_dir():
+        return None, "its folder is gone (plumbline prune, or by hand)"
     try:
         return RunFolder.open(workspace.runs / run.run_id), ""
     except CheckError as error:

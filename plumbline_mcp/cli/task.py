@@ -21,7 +21,7 @@ Example: plumbline task draft target.toml
 group = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 Requester = Annotated[
-    str, typer.Option("--as", metavar="NAME", help="Who asks; by default the name of your account.")
+    str, typer.Option("--as", metavar="NAME", help="Who asks; by default your account, which is kept too.")
 ]
 Ticket = Annotated[str, typer.Argument(metavar="ID", help="Its ticket, as `plumbline queue list` names it.")]
 
@@ -55,7 +55,8 @@ def draft(
 
     Example: plumbline task draft target.toml --node-hours 4
     """
-    from plumbline_mcp.cli.plan_view import asking, print_task, requester
+    from plumbline_mcp.cli.plan_view import asking, print_task
+    from plumbline_mcp.cli.who import who_asks
     from plumbline_mcp.scan.task import draft_task, request_task
     from plumbline_mcp.workspace import Workspace
 
@@ -65,7 +66,7 @@ def draft(
         return draft_task(workspace, target, node_hours)
 
     task = asking("task draft", make, quiet or json_output)
-    print_task(request_task(workspace, task, *requester(as_)), task, json_output)
+    print_task(request_task(workspace, task, *who_asks(as_)), task, json_output)
 
 
 def show(identifier: Ticket, json_output: Json = False, home: Home = None) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from approvals.accounts import names_of_requester
+from approvals.statement import Request
 from approvals.ticket import Ticket, TicketState
 from plumbline_mcp.cli.screen import console, table, untrusted
 from plumbline_mcp.errors import UsageError
@@ -19,6 +21,8 @@ _STYLE = {
     TicketState.USED: "green",
     TicketState.REJECTED: "bold red",
 }
+_BRIEF = ("ticket", "what", "expires", "reason")
+_SIGNED = ("ticket", "what", "asked by", "node-hours", "rule", "tier", "request")
 _MAX_FILE = 64 * 1024
 _SHOWN_SUBJECTS = 50
 
@@ -44,10 +48,14 @@ def ticket_table(tickets: Iterable[Ticket]) -> Table:
     return table("ticket, asked (UTC)", "state", "asked by", "node-hours", "what", rows=cells)
 
 
-def print_ticket(ticket: Ticket, brief: bool = False) -> None:
-    """Facts, and unless ``brief`` what it acts on, what was decided and the content that is signed."""
-    out = console()
-    out.print(table("of the request", "value", rows=_facts(ticket, brief)))
+def print_ticket(ticket: Ticket, brief: bool = False, stderr: bool = False) -> None:
+    """Facts, and unless ``brief`` what it acts on, what was decided and the content that is signed.
+
+    ``stderr``: beside an answer in JSON.
+    """
+    out = console(stderr=stderr)
+    rows = [*_rows(ticket, _BRIEF if brief else None), [untrusted("state"), _state(ticket)]]
+    out.print(table("of the request", "value", rows=rows))
     if brief:
         return
     if ticket.request.subjects:
@@ -69,6 +77,13 @@ def print_ticket(ticket: Ticket, brief: bool = False) -> None:
         out.print(untrusted(f"│ {line}", limit=10**7), soft_wrap=True)
 
 
+def print_before_signing(ticket: Ticket, decision: str, stderr: bool = False) -> None:
+    """The whole request, and below it once more what counts: a content may be longer than the screen."""
+    print_ticket(ticket, stderr=stderr)
+    rows = [[untrusted("decision"), untrusted(decision)], *_rows(ticket, _SIGNED)]
+    console(stderr=stderr).print(table("to be signed", "value", rows=rows))
+
+
 def small_text(path: Path) -> str:
     """The text of a statement or a signature. Raises `UsageError` for what cannot be one."""
     with path.open("rb") as file:
@@ -78,12 +93,19 @@ def small_text(path: Path) -> str:
     return data.decode("ascii")
 
 
-def _facts(ticket: Ticket, brief: bool) -> list[list[Text]]:
+def _asked_by(request: Request) -> str:
+    """The requester, and the account where it has another name."""
+    name, *account = names_of_requester(request)
+    return name if account in ([], [name]) else f"{name} (account {account[0]})"
+
+
+def _rows(ticket: Ticket, shown: tuple[str, ...] | None = None) -> list[list[Text]]:
+    """What there is of these facts, by name; all of them by default."""
     request = ticket.request
     facts: dict[str, object] = {
         "ticket": ticket.id,
         "what": f"{request.action.value}: {request.title}",
-        "asked by": request.requester,
+        "asked by": _asked_by(request),
         "under": request.under,
         "node-hours": _hours(ticket),
         "uses left": f"{ticket.uses_left} of {len(request.allowed_uses) * request.attempts}",
@@ -95,9 +117,7 @@ def _facts(ticket: Ticket, brief: bool) -> list[list[Text]]:
         "request": f"sha256 {request.sha256}",
         "evidence": ", ".join(request.evidence),
     }
-    shown = ("ticket", "what", "expires", "reason") if brief else tuple(facts)
-    rows = [[untrusted(name), untrusted(facts[name], limit=4000)] for name in shown if facts[name]]
-    return [*rows, [untrusted("state"), _state(ticket)]]
+    return [[untrusted(name), untrusted(facts[name], limit=4000)] for name in shown or facts if facts[name]]
 
 
 def _subjects(ticket: Ticket) -> list[list[Text]]:

@@ -74,11 +74,11 @@ def mint(
     Example: plumbline token mint verifier --name second-agent --to verifier.token
     """
     from plumbline_mcp.cli.screen import console, labelled, print_json
-    from plumbline_mcp.server.tokens import local_requester
+    from plumbline_mcp.cli.who import who_asks
 
     tokens = _tokens(home)
     _refuse_existing(to)
-    minted = tokens.ask(role.value, name, days, local_requester())
+    minted = tokens.ask(role.value, name, days, who_asks()[0])
     listed = minted.listed if later else _signed(tokens, minted.listed, as_, key, reason)
     if to:
         _write(to, minted.token)

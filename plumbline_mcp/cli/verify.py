@@ -1,6 +1,7 @@
 """``plumbline verify FINDING``: have a finding rebuilt from the raw records by somebody else."""
 
 import shlex
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,7 +83,21 @@ def _answered(
     words = shlex.split(command)
     if not words:
         raise UsageError("--command is empty", 'name a program: --command "./my-verifier"')
+    words[0] = _program(words[0])
     return verify_by_command(workspace, identifier, person(name), words, token_file)
+
+
+def _program(named: str) -> str:
+    """Where the program lies, seen from here: it is started in another folder. Raises `UsageError`."""
+    from plumbline_mcp.errors import UsageError
+
+    found = shutil.which(Path(named).expanduser() if named.startswith("~") else named)
+    if found is None:
+        raise UsageError(
+            f"--command: there is no program {named!r} that may be executed, seen from this folder and PATH",
+            "name it with its folder (./NAME) and chmod +x it; files among its arguments by absolute path",
+        )
+    return str(Path(found).absolute())
 
 
 def _print(workspace: "Workspace", answered: "Verification", json_output: bool) -> None:

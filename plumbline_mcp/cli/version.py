@@ -136,8 +136,9 @@ def freeze(
 ) -> int:
     """Freeze this tree: every verdict then names it, and any changed file unfreezes it.
 
-    The first call asks for the signature; with --as it also signs, on the terminal. Called again once enough
-    reviewers have signed, it writes the digest list beside the program, with their statements.
+    The first call asks for the signature; with --as it also shows the request (with --json on standard error)
+    and signs it, on the terminal. Called again once enough reviewers have signed, it writes the digest list
+    beside the program, with their statements.
 
     Exit codes: 0 frozen, 2 it still waits for a signature, 3 usage error or crash.
 
@@ -145,13 +146,15 @@ def freeze(
     """
     from plumbline_mcp import version
     from plumbline_mcp.cli.screen import console, labelled, print_json
+    from plumbline_mcp.cli.ticket_view import print_before_signing
+    from plumbline_mcp.cli.who import who_asks
     from plumbline_mcp.scan import versions
-    from plumbline_mcp.server.tokens import local_requester
     from plumbline_mcp.workspace import Workspace
 
     workspace = Workspace.open(home)
-    ticket = versions.ask(workspace, local_requester())
+    ticket = versions.ask(workspace, who_asks()[0])
     if as_ and not ask and ticket.state.value == "pending":
+        print_before_signing(ticket, "approve", stderr=json_output)
         ticket = workspace.approvals.decide(ticket.id, "approve", as_, reason, key, ticket.request.sha256)
     signed = ticket.state.value == "approved" and not ask
     path = versions.freeze(workspace, ticket.id) if signed else None

@@ -32,6 +32,10 @@ _MOST_OF_A_LINE, _MOST_DIGITS = 100, 18
 _LOOKS, _BETWEEN_LOOKS_S = 20, 0.005
 
 
+class NotBegun(NotEvaluated):
+    """Raised when no rank of a job has started yet, so that no log is there."""
+
+
 class LogPage(Frozen):
     """A piece of a log. A page that begins at ``next_offset`` goes on where this one ends.
 
@@ -54,7 +58,8 @@ def log_name(rank: int | None, stream: Stream) -> str:
 def read_log(
     run: Path, rank: int | None, stream: Stream = "out", offset: int = 0, limit: int = PAGE_BYTES
 ) -> LogPage:
-    """A page of a log; a negative offset counts from the end. Raises `NotEvaluated` when there is none.
+    """A page of a log; a negative offset counts from the end. Raises `NotEvaluated` when there is none,
+    `NotBegun` when there is none yet.
 
     It is read through a descriptor that follows no link: the job may have put anything in its place.
     """
@@ -62,6 +67,11 @@ def read_log(
     try:
         descriptor = os.open(run / name, _OPENED)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and _begins_later(run):
+            raise NotBegun(
+                f"run {run.name} has no log yet: its ranks have not started",
+                "ask how the job stands, and for the log again in a moment",
+            ) from error
         raise NotEvaluated(f"run {run.name} has no log {name}: {error.strerror}", _next_step(run)) from error
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, descriptor)
@@ -165,6 +175,12 @@ def _piece(path: Path, stack: contextlib.ExitStack) -> int | None:
         return None
     stack.callback(os.close, descriptor)
     return descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+
+
+def _begins_later(run: Path) -> bool:
+    """Whether the run is there, is not over, and none of its ranks has written a log."""
+    logs = run / "logs"
+    return logs.is_dir() and not (run / "manifest.json").exists() and not any(logs.glob("rank-*"))
 
 
 def _next_step(run: Path) -> str:

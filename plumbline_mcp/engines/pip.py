@@ -18,6 +18,9 @@ TIME_LIMIT_S = 3600
 _REDIRECTS = ("TARGET", "PREFIX", "ROOT", "USER", "PYTHON", "DRY_RUN", "REQUIREMENT", "EDITABLE", "REPORT")
 """PIP_ variables that would install elsewhere or something else; every other one is honoured."""
 
+_LISTS = {"Installing collected packages:": "installing", "Successfully installed": "installed"}
+"""How lines begin in which pip names every package, and what they say."""
+
 
 def install(
     python: Path, requirements: Sequence[str], options: Sequence[str], lock: int, progress: Progress
@@ -87,8 +90,16 @@ def _follow(process: "subprocess.Popen[str]", progress: Progress) -> deque[str]:
         text = line.strip()
         if text:
             tail.append(text)
-            progress(0, None, text[:160])
+            progress(0, None, _brief(text))
     return tail
+
+
+def _brief(line: str) -> str:
+    """A line of pip for the progress: of a list of all packages their number."""
+    for begin, what in _LISTS.items():
+        if line.startswith(begin):
+            return f"{what} {len(line.removeprefix(begin).split())} packages"
+    return line[:160]
 
 
 def _failed(requirements: Sequence[str], tail: deque[str], code: int) -> BuildError:

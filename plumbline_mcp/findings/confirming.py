@@ -39,10 +39,13 @@ def finding_subjects(finding: Finding, verifications: Iterable[Verification]) ->
     return subjects | {f"verification {one.id}": verification_digest(one) for one in answered}
 
 
-def request_of(stored: StoredFinding, requester: str, policy: str, departure: str = "") -> Request:
+def request_of(
+    stored: StoredFinding, requester: str, policy: str, departure: str = "", uid: int | None = None
+) -> Request:
     """What the reviewer is asked; ``departure`` cites where the framework documents it.
 
-    ``policy`` is the text of today's policy, so that whoever reads the evidence later has it.
+    ``policy`` is the text of today's policy, so that whoever reads the evidence later has it. ``uid``: as
+    which user of the system they ask; None where it is not known.
     """
     finding = stored.finding
     kind = "accept as documented departure" if departure else "confirm"
@@ -65,11 +68,14 @@ def request_of(stored: StoredFinding, requester: str, policy: str, departure: st
         content=content,
         subjects=finding_subjects(finding, stored.verifications),
         requester=requester,
+        requester_uid=uid,
         evidence=tuple(f"{one.source} {one.file} {one.span}".strip()[:200] for one in finding.evidence),
     )
 
 
-def ask(workspace: Workspace, finding_id: str, requester: str, departure: str = "") -> Ticket:
+def ask(
+    workspace: Workspace, finding_id: str, requester: str, departure: str = "", uid: int | None = None
+) -> Ticket:
     """Put a rebuilt finding before the reviewers; the same call again gives the same open ticket."""
     stored = Findings(workspace).get(finding_id)
     if stored.state is not State.REBUILT:
@@ -79,11 +85,13 @@ def ask(workspace: Workspace, finding_id: str, requester: str, departure: str = 
         }.get(stored.state, "nothing follows")
         raise UsageError(f"{finding_id} is {stored.state}: only a rebuilt finding is decided", step)
     with _foreseen():
-        request = request_of(stored, requester, _policy(workspace), departure)
+        request = request_of(stored, requester, _policy(workspace), departure, uid)
         return workspace.approvals.request(request)
 
 
-def decide(workspace: Workspace, finding_id: str, requester: str, departure: str = "") -> StoredFinding:
+def decide(
+    workspace: Workspace, finding_id: str, requester: str, departure: str = "", uid: int | None = None
+) -> StoredFinding:
     """Take a rebuilt finding to what its reviewers signed; it stays where it is while nobody has.
 
     Approved: the approval is used up and the finding confirmed (or accepted as a departure), together.
@@ -93,7 +101,7 @@ def decide(workspace: Workspace, finding_id: str, requester: str, departure: str
     with _foreseen():
         ticket = _asked(workspace, store.get(finding_id), departure)
     if ticket is None:
-        ticket = ask(workspace, finding_id, requester, departure)
+        ticket = ask(workspace, finding_id, requester, departure, uid)
     if ticket.state is TicketState.APPROVED:
         return _confirmed(store, finding_id, ticket)
     if ticket.state is TicketState.REJECTED:

@@ -251,7 +251,12 @@ class _Copy:
     # --- what is asked ----------------------------------------------------------------------------------
 
     def _question(self, inputs: dict[str, JsonValue]) -> Question:
-        check = checks.discover()[self.stored.verdict.check]
+        check = checks.discover().get(self.stored.verdict.check)
+        if check is None:
+            raise NotEvaluated(
+                f"{self.stored.verdict.id} is of {self.stored.verdict.check!r}, no check of this version",
+                "rest the finding on a verdict of a check of this version",
+            )
         words = (check.question, f"Reference: {check.reference}.", f"Rule: {check.rule}.", _ASKED)
         return Question(
             check=check.name,

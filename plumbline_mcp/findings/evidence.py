@@ -67,8 +67,8 @@ class EvidenceReport(Frozen):
 
     @property
     def confirmed(self) -> bool:
-        """Whether a reviewer signed it."""
-        return self.state in SIGNED and not self.example
+        """Whether reviewers signed it whom the reader lists, each of them."""
+        return self.state in SIGNED and not self.example and all(one.listed for one in self.signatures)
 
 
 def verify_evidence(
@@ -76,6 +76,7 @@ def verify_evidence(
 ) -> EvidenceReport:
     """Check an archive. Raises `EvidenceRefused` for the first thing that does not hold.
 
+    A signer whom the reader does not list is no fault of the archive: the report says so.
     ``allowed_signers`` is the reader's own file in OpenSSH's format; ``example`` accepts the namespace of the
     throwaway example key, which proves nothing but that the archive is whole.
     """

@@ -38,6 +38,7 @@ class Signed(Frozen):
     """A signature that holds."""
 
     signer: str
+    listed: bool = Field(True, description="whether the reader's own list names the signer")
     decision: Decision
     reason: str
     issued: str = Field(description="UTC, ISO 8601")
@@ -115,7 +116,7 @@ def signed(
         last.actor.split(", ")
     ):
         raise EvidenceRefused("the last step of the finding is not by its signers", AGAIN)
-    return tuple(_told(statement, request) for statement in held)
+    return tuple(_told(statement, request, trust) for statement in held)
 
 
 def _used(log: LogSegment, ticket: str, last: Event) -> int:
@@ -133,14 +134,7 @@ def _held(
     """A statement whose signature holds, and which is about this request and this log."""
     try:
         statement = Statement.parse(decision.statement)
-        signatures.verify(
-            statement.bytes(),
-            decision.signature,
-            statement.signer,
-            trust,
-            trust.namespace,
-            statement.issued,
-        )
+        _verify(statement, decision.signature, trust)
     except Refused as error:
         raise EvidenceRefused(error.message, "is this signer in your allowed_signers file?") from error
     request = ticket.request
@@ -156,12 +150,22 @@ def _held(
     return statement
 
 
+def _verify(statement: Statement, signature: str, trust: TrustRoots) -> None:
+    """Raise `Refused` for a signature that does not hold; an unlisted signer's is tried by its own key."""
+    data, signer, namespace = statement.bytes(), statement.signer, trust.namespace
+    trust.check()
+    if trust.lists(signer):
+        signatures.verify(data, signature, signer, trust, namespace, statement.issued)
+    else:
+        signatures.verify_unlisted(data, signature, signer, namespace)
+
+
 def _refuse_statement(statement: Statement, request: Request, rule: Rule, policy: str) -> None:
     """Raise `EvidenceRefused` where the policy does not let this signature count."""
     if statement.policy_sha256 != policy or statement.rule != rule.name:
         raise EvidenceRefused(f"{statement.signer} signed under another policy", AGAIN)
     try:
-        rule.refuse_signer(statement.signer, request.requester)
+        rule.refuse_signer(statement.signer, (request.requester,))  # accounts are of another machine
     except Refused as error:
         raise EvidenceRefused(error.message, error.next_step) from error
 
@@ -178,9 +182,10 @@ def _rule(text: str, request: Request) -> tuple[Rule, str]:
     return rule, hashlib.sha256(text.encode()).hexdigest()
 
 
-def _told(statement: Statement, request: Request) -> Signed:
+def _told(statement: Statement, request: Request, trust: TrustRoots) -> Signed:
     return Signed(
         signer=statement.signer,
+        listed=trust.lists(statement.signer),
         decision=statement.decision,
         reason=statement.reason,
         issued=datetime.fromtimestamp(statement.issued, UTC).isoformat(timespec="seconds"),

@@ -103,6 +103,7 @@ class Proposal(Frozen):
         {}, description="measured values that the finding rests on, by `<part>: <measurement>`"
     )
     evidence: tuple[Handle, ...] = Field((), max_length=50, description="files with the span to look at")
+    framework: str = Field("", max_length=200, description="whose it is, where the verdict names none")
 
 
 class Finding(Frozen):

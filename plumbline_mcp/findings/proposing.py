@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+import checks
 from approvals.visible import visible_line
 from checks.errors import Inconclusive
 from checks.records.runs import RunFolder
@@ -23,6 +24,10 @@ from plumbline_mcp.workspace import RunState, StoredVerdict, Workspace
 
 _SPAN_AFTER = re.compile(r":(bytes|row|line|tensor) [^:]*$")
 _FIRST = ("records/", "output/", "exit/", "logs/")
+_WORKED_OUT = {"place", "values", "evidence", "framework"}
+"""What a finding has otherwise than as it was said."""
+_MOST_FILES = 50
+"""Evidence of one finding, as many files as a proposer may name: a reviewer reads the list."""
 
 
 def proposal_of(given: dict[str, Any]) -> Proposal:
@@ -65,19 +70,20 @@ def propose(workspace: Workspace, proposal: Proposal, proposer: str) -> StoredFi
     claim = _claim(first, proposal)
     handles = tuple(_sealed(workspace, stored, handle) for handle in proposal.evidence)
     runs = _runs(workspace, stored, handles)
+    framework = _framework(workspace, stored[0], proposal.framework)
     if not handles:
         handles = _own_evidence(workspace, first, claim.place)
 
     def make(finding_id: str, now: str) -> Finding:
         return Finding(
             id=finding_id,
-            **proposal.model_dump(exclude={"place", "values", "evidence"}),
+            **proposal.model_dump(exclude=_WORKED_OUT),
             place=Place.model_validate(claim.place),
             verdict_sha256={one.verdict.id: one.sha256 for one in stored},
             run_sha256=runs,
             evidence=handles,
             claim=claim,
-            framework=str(first.target.get("framework", "")),
+            framework=framework,
             proposer=proposer,
             created=now,
             system_version=str(system_version()),
@@ -89,15 +95,40 @@ def propose(workspace: Workspace, proposal: Proposal, proposer: str) -> StoredFi
 def waiting(workspace: Workspace, proposal: Proposal, proposer: str) -> str | None:
     """The finding of the same proposer with the same words that waits to be rebuilt; None: no such."""
     store = Findings(workspace)
-    told = proposal.model_dump(exclude={"place", "values", "evidence"})
+    told = proposal.model_dump(exclude=_WORKED_OUT)
     for finding in store.page(State.PROPOSED, limit=200):
+        if finding.proposer != proposer or finding.verdicts != proposal.verdicts:
+            continue
         claim = _claim(workspace.verdict(finding.verdicts[0]).verdict, proposal)
         named = {(one.source, one.file, one.span) for one in proposal.evidence}
         same = finding.model_dump(include=set(told)) == told and finding.claim == claim
         held = {(one.source, one.file, one.span) for one in finding.evidence}
-        if same and finding.proposer == proposer and named in (set(), held):
+        if same and named in (set(), held) and proposal.framework in ("", finding.framework):
             return finding.id
     return None
+
+
+def _framework(workspace: Workspace, stored: StoredVerdict, said: str) -> str:
+    """The framework that a verdict is about, as it, its run or its inputs name it, else as the proposer says.
+
+    Raises `UsageError` where nobody says, or the proposer says another one.
+    """
+    verdict = stored.verdict
+    known = verdict.target.get("framework", "")
+    if not known and verdict.run_id:
+        known = workspace.run(verdict.run_id).job.framework
+    known = known or Path(str(stored.inputs.get("framework") or "")).name
+    if said not in ("", known) and known:
+        raise UsageError(
+            f"{verdict.id} is of {visible_line(known, 80)}, not of {visible_line(said, 80)}",
+            "leave the framework out: the verdict names it",
+        )
+    if not (known or said):
+        raise UsageError(
+            f"nothing says which framework {verdict.id} is about, and a finding is a cause on one framework",
+            "name it: --framework NAME, over MCP framework",
+        )
+    return known or said
 
 
 def _claim(verdict: Verdict, proposal: Proposal) -> Claim:
@@ -106,6 +137,12 @@ def _claim(verdict: Verdict, proposal: Proposal) -> Claim:
         raise UsageError(
             f"{verdict.id} is {verdict.outcome}: nothing in it can be rebuilt",
             "name first a verdict that is fail (or pass, for what is wrong elsewhere)",
+        )
+    if verdict.check not in checks.discover():
+        raise UsageError(
+            f"{verdict.id} is of {visible_line(verdict.check, 80)!r}, no check of this version: nobody could"
+            " rebuild it",
+            "name first a verdict of a check that `plumbline list checks` shows",
         )
     outcome: Literal["pass", "fail"] = "fail" if verdict.outcome is Outcome.FAIL else "pass"
     problem = _first_problem(verdict)
@@ -206,7 +243,10 @@ def _runs(workspace: Workspace, stored: list[StoredVerdict], handles: tuple[Hand
 
 
 def _own_evidence(workspace: Workspace, verdict: Verdict, place: Where) -> tuple[Handle, ...]:
-    """What the verdict itself rests on, where the proposer names nothing: the file of the place, else ten."""
+    """What the verdict itself rests on, where the proposer names nothing: the files of the place, else all.
+
+    Of more than a reviewer reads those of the place's rank; raises `UsageError` where that is too much too.
+    """
     if verdict.run_id:
         run = workspace.runs / verdict.run_id
         own = [Path(e.path) for e in verdict.evidence if Path(e.path).is_relative_to(run)]
@@ -216,10 +256,39 @@ def _own_evidence(workspace: Workspace, verdict: Verdict, place: Where) -> tuple
     else:
         kept = [evidence for evidence in verdict.evidence if len(evidence.sha256) == 64]
         known = [Handle(source=verdict.id, file=e.path, sha256=e.sha256) for e in kept]
-    file = str(place.get("file", ""))
-    there = [one for one in known if file and (one.file == file or one.file.endswith(f"/{file}"))]
+    files = _files_at(verdict, place)
+    there = [one for one in known if any(f"/{one.file}".endswith(f"/{file}") for file in files)]
     span = _span(place)
-    return tuple(one.model_copy(update={"span": span}) for one in there) or tuple(known[:10])
+    found = tuple(one.model_copy(update={"span": span}) for one in there) or tuple(known)
+    if len(found) > _MOST_FILES:
+        found = _of_rank(found, place) or found
+    if len(found) > _MOST_FILES:
+        first = ", ".join(visible_line(one.file, 120) for one in found[:3])
+        raise UsageError(
+            f"{verdict.id} rests on {len(found)} files, and the place does not say which of them: a finding"
+            f" names {_MOST_FILES} at most",
+            f"name those that show it as evidence, RUN:FILE; there are {first}, ...",
+        )
+    return found
+
+
+def _files_at(verdict: Verdict, place: Where) -> set[str]:
+    """The file that a place names; of a tensor alone the files of the verdict's problems there."""
+    if not place:
+        return set()
+    if file := place.get("file"):
+        return {str(file)}
+    problems = (problem for part in verdict.parts for problem in part.problems)
+    wheres = (_where(problem.place) for problem in problems if problem.outcome is Outcome.FAIL)
+    return {str(where["file"]) for where in wheres if where.get("file") and place.items() <= where.items()}
+
+
+def _of_rank(handles: tuple[Handle, ...], place: Where) -> tuple[Handle, ...]:
+    """Those that the place's rank recorded or logged."""
+    rank = place.get("rank")
+    if not isinstance(rank, int):
+        return ()
+    return tuple(one for one in handles if f"rank-{rank:05d}" in re.split(r"[/.]", one.file))
 
 
 def _order(name: str) -> tuple[int, str]:

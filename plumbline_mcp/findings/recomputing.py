@@ -18,6 +18,9 @@ from plumbline_mcp.workers import clean_environment
 
 MODULE = "plumbline_mcp.findings.recompute"
 TIME_LIMIT_S = 3600.0
+_SHOWN_BYTES = 4000
+_SHOWN_LINES = 10
+"""Of what a verifier wrote to its standard error before it failed."""
 
 
 def recomputed_checks() -> frozenset[str]:
@@ -92,7 +95,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _death(code: int, error: IO[bytes]) -> str:
-    error.seek(0)
-    last = error.read()[-2000:].decode("utf-8", "replace").strip().splitlines()[-1:]
+    error.seek(max(error.seek(0, os.SEEK_END) - _SHOWN_BYTES, 0))
+    lines = error.read(_SHOWN_BYTES).decode("utf-8", "replace").strip().splitlines()[-_SHOWN_LINES:]
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return f"the verifier ended with {how}" + (f": {visible_line(last[0], 300)}" if last else "")
+    said = " | ".join(visible_line(line.strip(), 300) for line in lines if line.strip())
+    return f"the verifier ended with {how}" + (f": {said}" if said else "")

@@ -28,6 +28,8 @@ from plumbline_mcp.findings.records import (
 from plumbline_mcp.findings.states import SIGNED, State, check_step
 from plumbline_mcp.workspace import Workspace
 
+UNPREPARED = "question_unprepared"
+"""Of the audit log: a finding could not be handed to a verifier. No step of it."""
 _STATE = "(select state from finding_events where finding = findings.id order by seq desc limit 1)"
 
 
@@ -90,6 +92,10 @@ class Findings:
             {"state": wanted, "after": after, "limit": limit},
         )
         return [finding_of(row, str(row["state"])) for row in rows]
+
+    def every(self) -> list[Finding]:
+        """Every finding, newest first."""
+        return self.page(limit=-1)  # to SQLite no limit
 
     def count(self, state: State | str | None = None) -> int:
         """How many findings there are."""
@@ -230,6 +236,21 @@ class Findings:
         """Findings that wait for a verifier and were proposed by somebody else, oldest first."""
         sql = f"select id from findings where {_STATE} = 'proposed' and proposer != ? order by seq"  # noqa: S608 - own text
         return [str(row["id"]) for row in self._all(sql, [principal])]
+
+    def note_unprepared(self, finding_id: str, reason: str) -> None:
+        """Note, once for each reason, why an open finding could not be handed to a verifier."""
+        if self._state(finding_id) is not State.PROPOSED or self.unprepared(finding_id) == reason[:500]:
+            return
+        self.workspace.audit.append(UNPREPARED, finding_id, {"reason": reason[:500]})
+
+    def unprepared(self, finding_id: str) -> str:
+        """Why an open finding could not be handed to a verifier the last time; empty: it could."""
+        if self._state(finding_id) is not State.PROPOSED:
+            return ""
+        noted = [
+            one for one in self.workspace.audit.matching("subject", finding_id) if one.event == UNPREPARED
+        ]
+        return str(noted[-1].detail["reason"]) if noted else ""
 
     def copies_in_use(self) -> set[str]:
         """Folders of the copies whose question is not answered and whose finding is open."""

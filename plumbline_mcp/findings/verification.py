@@ -2,8 +2,9 @@
 
 A recomputation decides alone. Where one exists for the check, another agent's agreement is kept but does not
 make a finding rebuilt: two agents may share a mistake, the recomputation shares no code and no model with
-them. Only where the recomputation was asked and cannot decide this finding does an agent's agreement count,
-and the finding says so. A dispute by anybody disputes.
+them. Only where the recomputation was asked and its own answer is that it cannot decide does an agent's
+agreement count, and the finding says so. A recomputation that decides, but gives no value or field of the
+place that the proposer states, lets no agent decide instead. A dispute by anybody disputes.
 """
 
 import secrets
@@ -12,7 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from plumbline_mcp.errors import UsageError
+from checks.errors import CheckError
+from plumbline_mcp.errors import PlumblineError, UsageError
 from plumbline_mcp.findings.comparison import Comparison, Result, compare
 from plumbline_mcp.findings.copying import prepare
 from plumbline_mcp.findings.questions import Submission
@@ -67,7 +69,8 @@ def take(
 def take_next(workspace: Workspace, principal: str) -> Verification | None:
     """The oldest question, of a finding of somebody else, that this verifier has not answered; else None.
 
-    One that was taken and not answered is given again, with the same copy.
+    One that was taken and not answered is given again, with the same copy. A finding whose copy cannot be
+    prepared (evidence is gone or changed) is passed over: it says so itself, the verifier learns nothing.
     """
     store = Findings(workspace)
     _sweep(workspace)
@@ -76,7 +79,10 @@ def take_next(workspace: Workspace, principal: str) -> Verification | None:
         if any(one.submitted is not None for one in own):
             continue
         there = (one for one in own if one.way is Way.AGENT and (workspace.home / one.kept.folder).is_dir())
-        return next(there, None) or take(workspace, finding_id, principal)
+        try:
+            return next(there, None) or take(workspace, finding_id, principal)
+        except (CheckError, PlumblineError) as error:
+            store.note_unprepared(finding_id, error.message)
     return None
 
 
@@ -103,7 +109,7 @@ def submit(
     comparison = compare(stored.finding.claim, submission)
     state, reason = _followed(stored, taken, comparison)
     answered = store.submit(verification_id, submission, comparison, state, reason)
-    if taken.way is Way.RECOMPUTE and comparison.result is Result.UNDECIDED:
+    if taken.way is Way.RECOMPUTE and comparison.result is Result.UNDECIDED and _cannot_decide(submission):
         _count_agreement(store, taken.finding)
     if taken.way is Way.AGENT:  # the others remove their own
         shutil.rmtree(workspace.home / taken.kept.folder, ignore_errors=True)
@@ -164,14 +170,14 @@ def _followed(stored: StoredFinding, taken: Verification, comparison: Comparison
         return None, comparison.why()
     if taken.way is Way.RECOMPUTE or stored.finding.claim.check not in recomputed_checks():
         return State.REBUILT, ""
-    if _with_result(stored, Result.UNDECIDED, recomputed=True):
+    if any(one.way is Way.RECOMPUTE and _cannot_decide(one.submission) for one in stored.verifications):
         return State.REBUILT, _AGREEMENT_COUNTS
     return None, "an agent's agreement alone does not rebuild what can be recomputed"
 
 
 def _count_agreement(store: Findings, finding_id: str) -> None:
     """An agent agreed before the recomputation was found unable to decide: its agreement counts now."""
-    agreed = _with_result(store.get(finding_id), Result.AGREE, recomputed=False)
+    agreed = _agreed(store.get(finding_id))
     if agreed is not None:
         store.step(
             finding_id,
@@ -182,18 +188,23 @@ def _count_agreement(store: Findings, finding_id: str) -> None:
         )
 
 
-def _with_result(stored: StoredFinding, result: Result, *, recomputed: bool) -> Verification | None:
-    """The first verification with that result, by the recomputation or by anybody else."""
+def _agreed(stored: StoredFinding) -> Verification | None:
+    """The first agreement of anybody but the recomputation."""
     return next(
         (
             one
             for one in stored.verifications
             if one.comparison is not None
-            and one.comparison.result is result
-            and (one.way is Way.RECOMPUTE) == recomputed
+            and one.comparison.result is Result.AGREE
+            and one.way is not Way.RECOMPUTE
         ),
         None,
     )
+
+
+def _cannot_decide(submission: Submission | None) -> bool:
+    """Whether a recomputation itself says that the records do not decide."""
+    return submission is not None and submission.outcome == "inconclusive"
 
 
 def _private(token_file: Path) -> Path:

@@ -7,12 +7,12 @@ or in another environment replaces the earlier one. Another setting is another c
 stays until it is judged again under that very setting. The newer run counts before the newer verdict: an old
 run that is judged once more says nothing of the run that came after it. Rows, an export or a run that the
 workspace does not know are known by their path alone. A newer verdict that decided nothing replaces no
-failure.
+failure. A failure on a file that has other content since stays too; it says so, and how to be rid of it.
 """
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,8 @@ class Standing:
 
     stored: StoredVerdict
     earlier: tuple[StoredVerdict, ...] = ()
+    since: str = ""
+    """Of a failure: the newest verdict that found other content where this one judged; else empty."""
 
 
 @dataclass
@@ -72,7 +74,34 @@ def standing(newest_first: Iterable[StoredVerdict], jobs: Mapping[str, Job]) -> 
         found.add(stored, content)
     kept = [one for alike in subjects.values() for subject in alike for one in _counting(subject.verdicts)]
     age = {stored.verdict.id: number for number, stored in enumerate(given)}  # no clock: it may have been set
-    return sorted(kept, key=lambda one: -age[one.stored.verdict.id])
+    told = (replace(one, since=_since(one.stored, given[: age[one.stored.verdict.id]], jobs)) for one in kept)
+    return sorted(told, key=lambda one: -age[one.stored.verdict.id])
+
+
+def _since(failed: StoredVerdict, newer: Iterable[StoredVerdict], jobs: Mapping[str, Job]) -> str:
+    """The newest verdict by whose evidence a file that ``failed`` judged is another one by now."""
+    if failed.verdict.outcome is not Outcome.FAIL:
+        return ""
+    judged = _judged(failed, jobs)
+    seen = (
+        (judged[evidence.path] == evidence.sha256, one.verdict.id)
+        for one in newer
+        for evidence in one.verdict.evidence
+        if evidence.path in judged
+    )
+    same, newest = next(seen, (True, ""))
+    return "" if same else newest
+
+
+def _judged(stored: StoredVerdict, jobs: Mapping[str, Job]) -> dict[str, str]:
+    """The digests of the files that were judged, by path; a run's are sealed and never others."""
+    given = [stored.inputs.get(name) for name in JUDGED]
+    paths = [PurePath(one) for one in given if isinstance(one, str) and one not in jobs]
+    return {
+        evidence.path: evidence.sha256
+        for evidence in stored.verdict.evidence
+        if any(path.is_absolute() and PurePath(evidence.path).is_relative_to(path) for path in paths)
+    }
 
 
 def standing_in(workspace: "Workspace") -> list[Standing]:

@@ -10,6 +10,7 @@ import checks
 from checks.check import Check
 from checks.verdict import Caught, Measurement, Outcome, Verdict, combine
 from plumbline_mcp.errors import UsageError
+from plumbline_mcp.findings.finding import Finding
 from plumbline_mcp.report.problems import ProblemGroup, grouped
 from plumbline_mcp.report.subjects import Facts, inputs_of, subject
 from plumbline_mcp.version import OUTSIDE
@@ -78,6 +79,8 @@ class Report:
     left_out: str
     trust: str = ""
     """What approvals are worth in this workspace."""
+    findings: tuple[Finding, ...] = ()
+    """The findings that rest on a verdict of this report, whatever their state."""
 
     @property
     def superseded(self) -> str:
@@ -110,12 +113,16 @@ def summarize(
     left_out: str = "",
     earlier: Mapping[str, Sequence[StoredVerdict]] = MappingProxyType({}),
     trust: str = "",
+    findings: Iterable[Finding] = (),
+    since: Mapping[str, str] = MappingProxyType({}),
 ) -> Report:
     """Work out a report: the worst outcome first, then in the order of the training lifecycle.
 
     ``planted`` says which fault was planted on purpose, ``left_out`` which verdicts are not in the report.
     ``earlier`` are, by the id of a verdict, the ones on its subject that it took the place of.
-    ``trust`` says what approvals are worth where these verdicts are kept. Raises `UsageError` for no verdict.
+    ``trust`` says what approvals are worth where these verdicts are kept; of ``findings`` those are told that
+    rest on a verdict here. ``since`` names, by the id of a failure, a newer verdict that found other content
+    where that one judged. Raises `UsageError` for no verdict.
     """
     if not stored:
         raise UsageError("a report needs at least one verdict", "plumbline check --help")
@@ -126,17 +133,18 @@ def summarize(
     shared = _shared_target(verdicts)
     return Report(
         outcome=combine(verdict.outcome for verdict in _counted(verdicts)),
-        sections=tuple(_section(s, known.get(s.verdict.check), shared, earlier) for s in ranked),
+        sections=tuple(_section(s, known.get(s.verdict.check), shared, earlier, since) for s in ranked),
         target=shared,
         as_of=max(s.created for s in stored),
         system_versions=_distinct(verdict.system_version for verdict in verdicts),
-        approvals=_distinct(verdict.approval for verdict in verdicts),
+        approvals=tuple(_approvals(verdicts)),
         confinements=tuple(_confinements(verdicts)),
         stand_ins=_distinct(text for verdict in verdicts for text in verdict.stand_ins),
         not_run=tuple(name for name in order if name not in {verdict.check for verdict in verdicts}),
         planted=planted,
         left_out=left_out,
         trust=trust,
+        findings=_resting_on([*stored, *(one for many in earlier.values() for one in many)], findings),
     )
 
 
@@ -156,6 +164,7 @@ def _section(
     check: Check[Any, Any] | None,
     shared: Facts,
     earlier: Mapping[str, Sequence[StoredVerdict]],
+    since: Mapping[str, str],
 ) -> Section:
     verdict = stored.verdict
     return Section(
@@ -170,7 +179,7 @@ def _section(
         target=tuple(item for item in verdict.target.items() if item not in shared),
         groups=tuple(group for part in verdict.parts for group in grouped(part)),
         measurements=tuple((part.name, m) for part in verdict.parts for m in part.measurements),
-        limits=tuple(_limits(verdict)),
+        limits=(*_rewritten(since.get(verdict.id)), *_limits(verdict)),
         earlier=tuple(
             Earlier(one.verdict, one.created, ", ".join(_changes(one.verdict, verdict)))
             for one in earlier.get(verdict.id, ())
@@ -186,6 +195,15 @@ def _changes(then: Verdict, now: Verdict) -> Iterable[str]:
         before, after = (json.dumps(one.settings.get(name), ensure_ascii=False) for one in (then, now))
         if before != after and name not in now.target and not before.startswith('"/'):
             yield f"{name} {before}, now {after}"
+
+
+def _rewritten(newer: str | None) -> Iterable[str]:
+    """How a failure on a file that is another one by now comes to count no longer."""
+    if newer:
+        yield (
+            f"What it judged has other content since, as {newer} found it. It stays until the same inputs are"
+            " judged again under the same settings; plumbline report ID ... leaves it out."
+        )
 
 
 def _limits(verdict: Verdict) -> Iterable[str]:
@@ -232,6 +250,21 @@ def _shared_target(verdicts: Sequence[Verdict]) -> Facts:
             values.setdefault(name, []).append(value)
     fewest = min(2, len(verdicts))
     return tuple((name, met[0]) for name, met in values.items() if len(met) >= fewest and len(set(met)) == 1)
+
+
+def _resting_on(stored: Iterable[StoredVerdict], findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    names = {one.verdict.id for one in stored}
+    return tuple(finding for finding in findings if names & set(finding.verdicts))
+
+
+def _approvals(verdicts: Sequence[Verdict]) -> Iterable[str]:
+    """The approval of all; where it is not one, which verdicts each is of."""
+    names: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if verdict.approval:
+            names.setdefault(verdict.approval, []).append(verdict.id or verdict.check)
+    for approval, named in names.items():
+        yield approval if len(names) == 1 else f"{approval}: {_listed(dict.fromkeys(named))}"
 
 
 def _confinements(verdicts: Sequence[Verdict]) -> Iterable[str]:

@@ -1,13 +1,14 @@
 """Renders a report and writes it: no page is ever half written."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 
 from checks.verdict import Frozen
 from plumbline_mcp.errors import PlumblineError
+from plumbline_mcp.findings.finding import Finding
 from plumbline_mcp.temporaries import sweep_temporaries, temporary_beside
 from plumbline_mcp.workspace import StoredVerdict
 
@@ -27,11 +28,13 @@ def write_report(
     left_out: str = "",
     earlier: Mapping[str, Sequence[StoredVerdict]] = MappingProxyType({}),
     trust: str = "",
+    findings: Iterable[Finding] = (),
+    since: Mapping[str, str] = MappingProxyType({}),
 ) -> ReportFiles:
     """Write ``report.html`` and ``report.md`` into ``folder`` (made when missing).
 
-    ``planted``, ``left_out``, ``earlier`` and ``trust`` are as for `summarize`. The same verdicts give the
-    same bytes. Raises `PlumblineError` when nothing can be written there.
+    Everything else is as for `summarize`. The same verdicts and findings give the same bytes.
+    Raises `PlumblineError` when nothing can be written there.
     """
     from plumbline_mcp.report.pages import (
         render_html,
@@ -39,7 +42,7 @@ def write_report(
     )  # jinja2 and matplotlib load only here
     from plumbline_mcp.report.summary import summarize
 
-    report = summarize(stored, planted, left_out, earlier, trust)
+    report = summarize(stored, planted, left_out, earlier, trust, findings, since)
     folder = folder.expanduser().absolute()
     files = ReportFiles(html=folder / "report.html", markdown=folder / "report.md")
     pages = {files.html: render_html(report), files.markdown: render_markdown(report)}

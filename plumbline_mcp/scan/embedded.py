@@ -113,7 +113,8 @@ class _Play:
     async def _release(self) -> Made:
         report = self._steps.begin("building the embedded release")
         spec = {"spec": self._entry.release.model_dump(), "rows": self._entry.rows}
-        folder = self._workspace.home / "example" / _key(spec)
+        name = f"{self._entry.release.family}-{self._entry.rows}-rows-{_key(spec)}"
+        folder = self._workspace.home / "example" / name
         make = partial(_build_release, folder, spec, report)
         return await self._shared.once(f"release {folder.name}", make)
 

@@ -51,7 +51,7 @@ class Rendered(Frozen):
         if len(found) != 1:
             known = ", ".join(job.name for job in self.jobs[:20]) or "none"
             more = f" and {len(self.jobs) - 20} more" if len(self.jobs) > 20 else ""
-            raise UsageError(f"it covers no job {name[:80]!r}", f"its jobs are: {known}{more}")
+            raise UsageError(f"the ticket covers no job {name[:80]!r}", f"its jobs are: {known}{more}")
         return found[0]
 
     def unique(self) -> "Rendered":

@@ -32,10 +32,10 @@ from plumbline_mcp.engines.confinement.choosing import AUTOMATIC
 from plumbline_mcp.errors import UsageError, WorkerCrashed, WorkerTimedOut
 from plumbline_mcp.scan.proposed_child import CHECK, REQUEST, SCRATCH
 from plumbline_mcp.scan.proposed_running import Limits
-from plumbline_mcp.scan.seals import broken_seal
+from plumbline_mcp.scan.seals import broken_seal, run_of
 from plumbline_mcp.scan.signed import hold_used
 from plumbline_mcp.version import OUTSIDE, system_version
-from plumbline_mcp.workspace import Workspace
+from plumbline_mcp.workspace import RunState, Workspace
 from plumbline_mcp.workspace.location import DATABASE
 
 FOLDER = "proposed"
@@ -279,7 +279,18 @@ def _unsealed(
         if is_run_folder(path) and (reason := broken_seal(workspace, path)):
             step = "rerun the procedure; a changed record is never judged"
             return _stated(proposed, given, Outcome.INCONCLUSIVE, reason, step)
+        if reason := _not_sealed(workspace, path):
+            return _stated(proposed, given, Outcome.INCONCLUSIVE, reason, "wait until the run is over")
     return None
+
+
+def _not_sealed(workspace: Workspace, path: Path) -> str | None:
+    """Why a folder among the workspace's runs is not judged: what a job still writes is no evidence."""
+    run, place = run_of(workspace, path), path.resolve()
+    if run is None:
+        inside = place.parent == workspace.runs.resolve()
+        return f"{place.name} is no run that this workspace knows" if inside else None
+    return None if run.state is RunState.SEALED else f"run {run.run_id} is {run.state}, not sealed"
 
 
 def _resolved(workspace: Workspace, value: JsonValue) -> JsonValue:

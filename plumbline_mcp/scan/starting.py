@@ -8,6 +8,8 @@ is made again, because its answer was lost, starts nothing twice.
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio.to_thread
+
 from approvals.errors import Refused
 from approvals.tables import use_rows
 from approvals.ticket import Ticket, TicketState
@@ -22,7 +24,7 @@ from plumbline_mcp.engines.local.engine import UNSTARTED, LocalEngine
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.plan import jobs_of
 from plumbline_mcp.scan.planned import PlannedJob
-from plumbline_mcp.scan.target import load_target, prepared_python
+from plumbline_mcp.scan.target import load_target, planned_python, prepared_python
 from plumbline_mcp.scan.task import BUILD, refuse_changed, task_of
 from plumbline_mcp.workspace import Workspace
 
@@ -140,14 +142,23 @@ async def build_environment(workspace: Workspace, ticket_id: str, progress: Prog
     if is_built(python):
         workspace.approvals.verify(ticket.id)
         return python
+    target, images = load_target(Path(task.target)), workspace.home / "images"
+    wanted, _ = await anyio.to_thread.run_sync(planned_python, target, images)
+    _refuse_other_environment("would be", wanted, ticket, python)  # before pip sees a list that nobody signed
     _consume_build(workspace, ticket, task.environment.digest)
-    made = await prepared_python(load_target(Path(task.target)), workspace.home / "images", progress)
-    if made != python:
-        raise Refused(
-            f"{made} was built, and {ticket.id} names {python}: torch or Python are others than at drafting",
-            "draft the task again, and have that signed",
-        )
+    made = await prepared_python(target, images, progress)
+    _refuse_other_environment("was", made, ticket, python)
     return made
+
+
+def _refuse_other_environment(tense: str, found: Path, ticket: Ticket, signed: Path) -> None:
+    """Raise `Refused` for another environment: the place of each follows from what it is built of."""
+    if found != signed:
+        raise Refused(
+            f"{found} {tense} built, and {ticket.id} names {signed}: the requirements, torch or Python are"
+            " others than at drafting",
+            "restore them, or draft the task again and have that signed",
+        )
 
 
 def _consume_build(workspace: Workspace, ticket: Ticket, use: str) -> None:

@@ -80,12 +80,15 @@ def peer_uid(context: Any) -> int | None:
 
 
 def socket_owner(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
-    """Who made the TCP socket with these ends (address, port) on this machine; None when it is not there."""
-    table = _TABLES[ipaddress.ip_address(local[0]).version]
-    ends = [_end(*local), _end(*remote)]
+    """Who made the TCP socket with these ends (address, port) on this machine; None when it is not there.
+
+    Also for ends that are no addresses.
+    """
     try:
+        table = _TABLES[ipaddress.ip_address(local[0]).version]
+        ends = [_end(*local), _end(*remote)]
         lines = table.read_text().splitlines()[1:]
-    except OSError:
+    except (ValueError, OSError):
         return None
     found = [line.split() for line in lines]
     return next((int(fields[7]) for fields in found if fields[1:3] == ends), None)

@@ -5,9 +5,7 @@ ends. It counts once its approval is consumed, and until the audit log holds its
 changes a row changes something that a reviewer signed, and that is noticed when the token is used.
 """
 
-import getpass
 import hashlib
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -87,17 +85,6 @@ class Minted(BaseModel):
 
     token: str
     listed: Token
-
-
-def local_requester() -> str:
-    """The operating-system user as the one who asks; a name that no statement can hold becomes its number."""
-    import os
-
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = ""
-    return name if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}", name) else f"uid-{os.geteuid()}"
 
 
 class Tokens:

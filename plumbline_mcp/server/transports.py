@@ -111,5 +111,6 @@ def client_configuration(port: int, token: str) -> str:
 async def _serve(application: ASGIApp, listening: socket.socket) -> None:
     import uvicorn
 
-    config = uvicorn.Config(application, log_level="warning", access_log=False)
+    # No X-Forwarded-For: the peer's address says which user called, and a header must not.
+    config = uvicorn.Config(application, log_level="warning", access_log=False, proxy_headers=False)
     await uvicorn.Server(config).serve(sockets=[listening])

@@ -1,6 +1,7 @@
 """What tools answer with: flat models; text from files stands only in fields named ``untrusted_*``."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -22,6 +23,8 @@ _PARTS_BUDGET = 12_000
 _TEXTS_BUDGET = 3_000
 
 Scalar = float | int | str | None
+
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])")
 
 
 class View(BaseModel):
@@ -114,6 +117,13 @@ def line(text: object, limit: int = LINE) -> str:
     return visible_line(str(text), limit)
 
 
+def as_arguments(step: str) -> str:
+    """A check's next step, with the options that it names as the tool's arguments; a command stays so."""
+    if "plumbline " in step:
+        return step
+    return _OPTION.sub(lambda found: f"`{found[1].replace('-', '_')}`", step)
+
+
 def size(view: BaseModel) -> int:
     """Bytes of an answer's JSON."""
     return len(view.model_dump_json().encode())
@@ -161,7 +171,7 @@ def _head(verdict: Verdict, total: int, listed: int) -> VerdictView:
         outcome=verdict.outcome,
         summary=summary(verdict),
         untrusted_reason=line(verdict.reason, 600),
-        next_step=line(verdict.next_step, 400),
+        next_step=line(as_arguments(verdict.next_step), 400),
         parts=tuple(_parts(verdict.parts)),
         problems=(),
         injected=tuple(f"{line(one.fault, 80)}: {one.result}" for one in verdict.injected[: 2 * _LISTED]),
@@ -246,7 +256,7 @@ def _problem_view(part: str, problem: Any) -> ProblemView:
         untrusted_expected=_optional(problem.expected),
         untrusted_found=_optional(problem.found),
         citation=_optional(problem.citation),
-        next_step=_optional(problem.next_step),
+        next_step=_optional(problem.next_step and as_arguments(problem.next_step)),
     )
 
 

@@ -150,7 +150,7 @@ class StepRecord:
             open_step.holds_others = True
         number_ = self._numbers.get(id(optimizer), (len(self._numbers), None))[0]
         window = self._current()
-        if number_ in window.stepped:
+        if number_ in window.stepped or id(optimizer) in window.left_out:
             self._finish()
             window = self._current()
         step = Step(optimizer, number_, Naming(self._names(optimizer, window)).names(optimizer, number_))
@@ -215,7 +215,7 @@ class StepRecord:
         window = self._current()
         self._flush_batches(window)
         if number(getattr(optimizer, "found_inf", None)):  # a fused step that leaves itself out
-            self.skipped(NOT_FINITE)
+            self.skipped(optimizer, NOT_FINITE)
             return
         if window.full:
             with quiet():
@@ -252,17 +252,26 @@ class StepRecord:
         """A gradient scaler is about to step: its factor is in the losses and gradients of this window."""
         self._current().loss_scale = scale
 
-    def skipped(self, why: str) -> None:
-        """The step was left out on purpose (a gradient scaler met inf or NaN)."""
+    def skipped(self, optimizer: object, why: str) -> None:
+        """An optimizer's step was left out on purpose (a gradient scaler met inf or NaN): one event a window.
+
+        Other optimizers of the same window may step still, or be left out too.
+        """
         window = self._current()
+        known = self._numbers.get(id(optimizer))
+        if id(optimizer) in window.left_out or (known is not None and known[0] in window.stepped):
+            self._finish()
+            window = self._current()
         self._flush_batches(window)
-        self._journal.write("events", {"event": "skipped", "step": window.step, "why": why})
-        self._finish()
+        if not window.left_out:
+            self._journal.write("events", {"event": "skipped", "step": window.step, "why": why})
+        window.left_out[id(optimizer)] = optimizer
 
     @property
     def steps_ended(self) -> int:
         """How many optimizer steps ended, of all optimizers; to see whether a call made one."""
-        return self._done * 1000 + (len(self._window.stepped) if self._window else 0)
+        window = self._window
+        return self._done * 1000 + (len(window.stepped) + len(window.left_out) if window else 0)
 
     # Windows
 
@@ -284,7 +293,7 @@ class StepRecord:
 
     def next_window(self) -> None:
         """A forward pass begins: what was stepped is over."""
-        if self._window is not None and self._window.stepped and not self._open_steps:
+        if self._window is not None and self._window.over and not self._open_steps:
             self._finish()
 
     def _file(self, window: Window) -> StepFile:
@@ -304,7 +313,7 @@ class StepRecord:
 
     def close(self) -> None:
         """Finish the last step's file; what was begun and never stepped is dropped."""
-        if self._window is not None and self._window.stepped:
+        if self._window is not None and self._window.over:
             self._finish()
         self.discard()
 

@@ -27,6 +27,12 @@ class Window:
         self.used: "dict[str, float]" = {}
         self.loss_scale: "float | None" = None
         self.stepped: "set[int]" = set()
+        self.left_out: "dict[int, object]" = {}  # optimizers that a gradient scaler did not let step, by id
+
+    @property
+    def over(self) -> bool:
+        """Whether an optimizer stepped or was left out: the next forward pass belongs to another window."""
+        return bool(self.stepped or self.left_out)
 
     def follow(self, root: "torch.nn.Module", health: Health) -> None:
         """Listen to the layers that are followed for this window."""

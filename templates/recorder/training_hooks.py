@@ -237,7 +237,7 @@ class TrainingHooks:
             result = original(scaler, optimizer, *args, **kwargs)
             if self._health.active and scaler.is_enabled() and self._steps.steps_ended == before:
                 with self._health.guard("a step that was left out"):
-                    self._steps.skipped(NOT_FINITE)
+                    self._steps.skipped(optimizer, NOT_FINITE)
             return result
 
         return step

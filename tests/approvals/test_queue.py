@@ -1,10 +1,13 @@
 """What a requester and a reviewer meet in the queue."""
 
+import itertools
 import sqlite3
+import types
 from typing import Any
 
 import pytest
 
+from approvals import accounts
 from approvals.audit import AuditLog
 from approvals.errors import Refused
 from approvals.queue import Approvals
@@ -191,6 +194,29 @@ def test_only_the_requester_withdraws_and_only_what_is_open(queue: Queue) -> Non
         queue.approvals.withdraw(ticket.id, "agent")
 
 
+def test_a_reviewer_who_asked_under_another_name_may_not_sign_where_the_requester_may_not(
+    team: TrustRoots, ada: Reviewer, grace: Reviewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_ada = types.SimpleNamespace(pw_name="ada")
+    monkeypatch.setattr(accounts.pwd, "getpwuid", lambda uid: of_ada if uid == 1007 else _no_account())
+    queue = new_queue(team)
+    ticket = queue.approvals.request(request(requester="bob", requester_uid=1007))
+    statement = queue.approvals.draft(ticket.id, "approve", "grace")
+    with pytest.raises(Refused, match="ada asked for this and may not sign it"):
+        queue.approvals.draft(ticket.id, "approve", "ada")
+    forged = Statement.model_validate(statement.model_dump() | {"signer": "ada"})
+    with pytest.raises(Refused, match="ada asked for this and may not sign it"):
+        queue.approvals.record(ticket.id, forged, signed(forged, ada, team.namespace))
+    approved = queue.approvals.record(ticket.id, statement, signed(statement, grace, team.namespace))
+    assert not approved.decisions[0].self_approved
+    other = queue.approvals.request(request(content="x", requester="bob", requester_uid=1008))
+    queue.approve(other, ada)
+
+
+def _no_account() -> None:
+    raise KeyError
+
+
 def test_under_a_task_the_costs_add_up_to_its_cap(queue: Queue, ada: Reviewer) -> None:
     approvals = queue.approvals
     task = approvals.request(request(action="task", node_millihours=4000))
@@ -204,6 +230,33 @@ def test_under_a_task_the_costs_add_up_to_its_cap(queue: Queue, ada: Reviewer) -
         approvals.request(request(content="c", under=task.id))
     with pytest.raises(Refused, match=r"is no signed task \(a plan"):
         approvals.request(request(content="d", under=approvals.tickets()[0].id))
+
+
+@pytest.mark.parametrize("closed", ["withdrawn", "rejected", "expired"])
+def test_what_was_used_of_a_closed_request_stays_under_the_cap(
+    queue: Queue, ada: Reviewer, closed: str
+) -> None:
+    approvals = queue.approvals
+    task = approvals.request(request(action="task", node_millihours=2000))
+    queue.approve(task, ada)
+    with write_transaction(queue.connection):  # a task whose uses are used does not expire
+        for use, attempt in itertools.product(request().uses, (1, 2)):
+            approvals.consume(task.id, use, attempt)
+    plan = approvals.request(request(content="a", under=task.id))  # 1.5 node-hours for two jobs
+    queue.approve(plan, ada)
+    with write_transaction(queue.connection):
+        approvals.consume(plan.id, request().uses[0], 1)
+        approvals.consume(plan.id, request().uses[0], 2)
+    if closed == "withdrawn":
+        approvals.withdraw(plan.id, "agent")
+    elif closed == "rejected":
+        queue.approve(plan, ada, decision="reject")
+    else:
+        queue.clock.now += 15 * DAY
+    assert approvals.ticket(plan.id).state == closed
+    with pytest.raises(Refused, match=r"costs 1.5 node-hours; the task .* leaves 1.25 of 2"):
+        approvals.request(request(content="b", under=task.id))
+    approvals.request(request(content="c", under=task.id, node_millihours=1250))
 
 
 def test_a_request_that_no_rule_fits_is_refused(queue: Queue) -> None:

@@ -265,9 +265,10 @@ def test_a_new_key_with_an_empty_passphrase_is_removed_again(
         "approvals.trust.ssh_keygen.make_key",
         lambda path, comment: make(path, comment, empty_passphrase=True),
     )
-    with pytest.raises(Refused, match="opens with an empty passphrase"):
+    with pytest.raises(Refused, match="opens with an empty passphrase") as refused:
         trust.enrol("ada")
     assert list((trust.folder / "keys").iterdir()) == []
+    assert refused.value.next_step == "repeat it and give a passphrase: plumbline key enrol ada"
 
 
 def test_the_example_is_made_once_and_again_when_it_was_half_made(tmp_path: Path) -> None:

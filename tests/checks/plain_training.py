@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -132,7 +133,18 @@ class OwnSGD(torch.optim.Optimizer):
                     exact = self.narrowed(exact)
                 elif self.kind == "kahan":
                     exact = self.with_lost(p, exact - p.double())
+                elif self.kind == "never_added":
+                    self.keep(
+                        "lost", p, lambda lost, p=p, exact=exact: lost + exact - exact.to(p.dtype).double()
+                    )
+                elif self.kind == "averaged":
+                    self.keep("average", p, lambda kept, p=p: 0.99 * kept + 0.01 * p.double())
                 p.copy_(exact)
+
+    def keep(self, key: str, p: nn.Parameter, changed: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """A state of the weight's shape and dtype that no step reads."""
+        start = torch.zeros_like(p) if key == "lost" else p.detach().clone()
+        self.state[p][key] = changed(self.state[p].get(key, start).double()).to(p.dtype)
 
     def with_lost(self, p: nn.Parameter, move: torch.Tensor) -> torch.Tensor:
         """The next value in the weight's dtype; what rounding takes is kept for the next step."""
@@ -229,6 +241,12 @@ def make_optimizer(job: dict[str, Any], model: nn.Module) -> torch.optim.Optimiz
     return made[name]()
 
 
+def make_optimizers(job: dict[str, Any], model: nn.Module) -> list[torch.optim.Optimizer]:
+    """One optimizer, or one for each of its groups."""
+    whole = make_optimizer(job, model)
+    return [type(whole)([group]) for group in whole.param_groups] if job.get("split") else [whole]
+
+
 def _transformers_adafactor(groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
     from transformers.optimization import Adafactor
 
@@ -264,8 +282,10 @@ def parallel(job: dict[str, Any], model: nn.Module, world: int) -> nn.Module:
 def train(job: dict[str, Any], recorder: Any, rank: int, world: int) -> None:
     model = make_model(job)
     wrapped = parallel(job, model, world)
-    optimizer = make_optimizer(job, model)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda position: factor(job, position))
+    optimizers = make_optimizers(job, model)
+    schedules = [
+        torch.optim.lr_scheduler.LambdaLR(each, lambda position: factor(job, position)) for each in optimizers
+    ]
     scaler = torch.amp.GradScaler("cpu", enabled="scaler" in job, **job.get("scaler", {}))
     recorder.model(model, "start")
     rows = iter(itertools.cycle(make_rows(job, rank, world)))
@@ -273,32 +293,48 @@ def train(job: dict[str, Any], recorder: Any, rank: int, world: int) -> None:
         batches = [next(rows) for _ in range(job.get("accumulation", 1))]
         if job["fault"] == "clipped_once" and step > 1:
             job = {**job, "max_grad_norm": 0.0}
-        logged = one_step(job, wrapped, model, optimizer, scaler, batches, world)
-        copies = [p for group in optimizer.param_groups for p in group["params"]]
+        logged = one_step(job, wrapped, model, optimizers, scaler, batches, world)
+        copies = [p for each in optimizers for group in each.param_groups for p in group["params"]]
         for copy in (copy for copy in copies if hasattr(copy, "model_parameter")):
             copy.grad = copy.model_parameter.grad.float()
-        left_out = scaled_step(scaler, optimizer)
+        overflow(job, step, optimizers)
+        left_out = scaled_step(scaler, optimizers)
         for copy in (copy for copy in copies if job.get("masters")):
             copy.model_parameter.data.copy_(copy.data)
             copy.model_parameter.grad = None
         moves = world if job["fault"] == "schedule_per_rank" else 1
-        for _ in range(0 if left_out and job.get("schedule_waits") else moves):
+        for schedule in schedules * (0 if left_out and job.get("schedule_waits") else moves):
             schedule.step()
-        if job["fault"] == "state_cleared":
-            optimizer.state.clear()
-        if job["fault"] == "weights_rounded":
-            for p in model.parameters():
-                p.data.copy_((p.data * 256).round() / 256)
+        spoil(job, model, optimizers)
         if job["fault"] != "no_zero_grad":
-            optimizer.zero_grad(set_to_none=True)
-        recorder.logged(step, {**logged, "learning_rate": schedule.get_last_lr()[0]})
+            for p in copies:
+                p.grad = None
+        recorder.logged(step, {**logged, "learning_rate": schedules[0].get_last_lr()[0]})
     recorder.model(model, "end")
 
 
-def scaled_step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
+def spoil(job: dict[str, Any], model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
+    """What goes wrong between two steps."""
+    if job["fault"] == "state_cleared":
+        for optimizer in optimizers:
+            optimizer.state.clear()
+    if job["fault"] == "weights_rounded":
+        for p in model.parameters():
+            p.data.copy_((p.data * 256).round() / 256)
+
+
+def overflow(job: dict[str, Any], step: int, optimizers: list[torch.optim.Optimizer]) -> None:
+    """Make a gradient infinite of each optimizer that ``overflows`` names with this step."""
+    for at, number in job.get("overflows", []):
+        if at == step:
+            optimizers[number].param_groups[0]["params"][0].grad.view(-1)[0] = math.inf
+
+
+def scaled_step(scaler: torch.amp.GradScaler, optimizers: list[torch.optim.Optimizer]) -> bool:
     """Step as the scaler does, and whether it left the step out."""
     scale = scaler.get_scale()
-    scaler.step(optimizer)
+    for optimizer in optimizers:
+        scaler.step(optimizer)
     scaler.update()
     return scaler.get_scale() < scale
 
@@ -307,7 +343,7 @@ def one_step(
     job: dict[str, Any],
     wrapped: nn.Module,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: list[torch.optim.Optimizer],
     scaler: torch.amp.GradScaler,
     batches: list[tuple[torch.Tensor, torch.Tensor]],
     world: int,
@@ -345,7 +381,7 @@ def one_step(
     if world > 1:
         dist.all_reduce(mean)
     logged = {"loss": float(mean) / world * (2 if fault == "logged_doubled" else 1)}
-    norm = clip(job, model, optimizer, scaler, world)
+    norm = clip(job, model, optimizers, scaler, world)
     return logged | ({} if norm is None else {"grad_norm": norm})
 
 
@@ -361,7 +397,7 @@ def forward(
 def clip(
     job: dict[str, Any],
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: list[torch.optim.Optimizer],
     scaler: torch.amp.GradScaler,
     world: int,
 ) -> float | None:
@@ -369,7 +405,8 @@ def clip(
     if not largest or fault == "not_clipped":
         return None
     if fault != "not_unscaled":
-        scaler.unscale_(optimizer)
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
     held = [p for p in model.parameters() if p.grad is not None]
     if fault == "local_norm":
         local = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in held]

@@ -262,6 +262,20 @@ def test_a_run_of_another_procedure_is_a_usage_error(release: Path, tmp_path: Pa
         export_check(release, _run(tmp_path / "run-6", release, procedure="rows"))
 
 
+def test_an_export_whose_type_the_reference_does_not_know_does_not_reload(
+    release: Path, tmp_path: Path
+) -> None:
+    """The class that architectures names would load it; what users call goes by model_type."""
+    export = _copy(release, tmp_path / "export")
+    edit_json(export / "config.json", model_type="gpt_nope")
+    verdict = export_check(release, export)
+    assert part(verdict, "config").outcome is Outcome.FAIL
+    assert ("reload", "reload-failed") in codes(verdict)
+    assert "gpt_nope" in part(verdict, "reload").reason
+    both = [_copy(export, tmp_path / name) for name in "ab"]
+    assert part(export_check(*both), "reload").outcome is Outcome.NOT_EVALUATED
+
+
 def test_a_release_that_lacks_weights_itself_decides_no_reload(release: Path, tmp_path: Path) -> None:
     """The reference re-initialises the same weight in both: an export as released, not one that loads."""
     lost = "model.norm.weight"

@@ -21,6 +21,14 @@ SKIPS: dict[str, Any] = {  # the first step overflows float16
     "autocast": "float16", "scaler": {"init_scale": 2.0**24, "backoff_factor": 2.0**-10},
     "steps": 4, "record_steps": [1, 2, 3],
 }  # fmt: skip
+SPLIT: dict[str, Any] = {  # two optimizers; a step of both, of the first and of the second is left out
+    "split": True, "max_grad_norm": 0.0, "scaler": {"init_scale": 2.0**10},
+    "overflows": [[1, 0], [2, 0], [2, 1], [4, 1]], "steps": 6, "record_steps": [1, 2, 3, 4, 5],
+}  # fmt: skip
+LATER: dict[str, Any] = {  # late enough that what is never added is more than rounding takes
+    **KAHAN, "learning_rate": 3e-2, "schedule": "constant", "steps": 40, "record_steps": [38, 39],
+}  # fmt: skip
+AVERAGED: dict[str, Any] = {"steps": 4, "record_steps": [2, 3]}  # steps that begin with the average
 CLEAN: dict[str, dict[str, Any]] = {
     "adamw": {},
     "adamw-fused": {"implementation": {"fused": True}},
@@ -50,11 +58,14 @@ CLEAN: dict[str, dict[str, Any]] = {
     "own-sgd": {"optimizer": "sgd", "own": "plain"},
     "stochastic-rounding": {**STOCHASTIC, "own": "stochastic"},
     "kahan": {**KAHAN, "own": "kahan"},
+    "kahan-later": {**LATER, "own": "kahan"},
     "scaled": SCALED,
     "scaled-fused": {**SCALED, "implementation": {"fused": True}, "max_grad_norm": 0.0},
     "skips": SKIPS,
     "skips-and-schedule-waits": {**SKIPS, "schedule_waits": True},
     "skips-fused": {**SKIPS, "implementation": {"fused": True}, "max_grad_norm": 0.0},
+    "skips-of-two": SPLIT,
+    "skips-of-two-fused": {**SPLIT, "implementation": {"fused": True}},
     "dropout": {"dropout": 0.2},
     "eval-without-dropout": {"fault": "eval_mode"},
     "frozen-in-eval": {"dropout": 0.2, "frozen": ["layers.0*", "embed_tokens*"], "eval": ["layers.0"]},
@@ -97,6 +108,8 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
     "eval-mode": ({"fault": "eval_mode", "dropout": 0.2}, "modes", "left-in-eval-mode"),
     "layer-in-eval": ({"dropout": 0.2, "eval": ["layers.1"]}, "modes", "left-in-eval-mode"),
     "kahan-without-compensation": ({**KAHAN, "own": "plain"}, "lost_updates", "updates-lost"),
+    "kahan-never-added": ({**LATER, "own": "never_added"}, "lost_updates", "updates-lost"),
+    "kahan-weights-averaged": ({**KAHAN, **AVERAGED, "own": "averaged"}, "lost_updates", "updates-lost"),
     "not-unscaled": ({**SCALED, "fault": "not_unscaled"}, "weights", "loss-scale-differs"),
     "half-update": ({"optimizer": "sgd", "own": "half"}, "update", "update-differs"),
     "update-lost": ({"optimizer": "sgd", "own": "first_lost"}, "update", "not-updated"),
@@ -206,6 +219,16 @@ def test_steps_that_a_scaler_left_out_are_said(single: dict[str, Path]) -> None:
         ranks, update = (p for p in judged(single[name]).parts if p.name in ("ranks", "update"))
         assert ranks.notes[0].startswith("1 steps, first step 1, were left out by the gradient scaler")
         assert str(update.coverage) == "22 of 22 parameters in recorded steps"  # 11 in steps 2 and 3
+
+
+def test_a_step_left_out_for_one_of_two_optimizers_is_said_and_not_judged(single: dict[str, Path]) -> None:
+    for name in ("skips-of-two", "skips-of-two-fused"):
+        ranks, update = (p for p in judged(single[name]).parts if p.name in ("ranks", "update"))
+        assert [note.partition(" for some")[0] for note in ranks.notes] == [
+            "1 steps, first step 2, were left out by the gradient scaler: a gradient was not finite",
+            "2 steps, first step 1, were left out by the gradient scaler",
+        ]
+        assert str(update.coverage) == "22 of 22 parameters in recorded steps"  # 11 in steps 3 and 5
 
 
 def test_declared_bf16_in_place_is_reported_as_a_departure(single: dict[str, Path]) -> None:

@@ -206,6 +206,22 @@ def test_a_run_that_logged_no_loss_says_so(run: Path) -> None:
     assert any(told in note for note in loss.notes)
 
 
+@pytest.mark.parametrize("step", [[1], {"a": 1}, None, True, "1", 1.5, -(2**70)])
+def test_an_event_that_names_no_step_leaves_nothing_out(run: Path, step: object) -> None:
+    path = next(run.glob("records/*/events.jsonl"))
+    path.write_text(path.read_text() + json.dumps({"event": "skipped", "step": step}) + "\n")
+    seal(run)
+    assert outcome(run) is Outcome.PASS
+
+
+def test_a_step_whose_optimizers_are_all_said_to_be_left_out_is_not_judged(run: Path) -> None:
+    path = next(run.glob("records/*/events.jsonl"))
+    said = [json.dumps({"event": "skipped", "step": step}) + "\n" for step in (1, 2, 3)]
+    path.write_text(path.read_text() + "".join(said))
+    seal(run)
+    assert outcome(run) in (Outcome.NOT_EVALUATED, Outcome.INCONCLUSIVE)
+
+
 def broken_bytes(run: Path, change: Callable[[bytes], bytes]) -> Outcome:
     path = run / STEP
     path.write_bytes(change(path.read_bytes()))

@@ -147,7 +147,8 @@ def _broken_reports(place: Place) -> list[str]:
 
 def finished(place: Place) -> dict[str, str]:
     """Digest of each thing that is made once and used again: example releases and environments."""
-    made = {path for path in place.home.glob("example/*") if re.fullmatch(r"[0-9a-f]{12}", path.name)}
+    named = re.compile(r"[a-z0-9_]+-\d+-rows-[0-9a-f]{12}")
+    made = {path for path in place.home.glob("example/*") if named.fullmatch(path.name)}
     made |= {path.parent for path in place.cache.glob("plumbline/environments/*/complete.json")}
     return {nameless(path, place.folder / place.disk): _contents(path) for path in made}
 

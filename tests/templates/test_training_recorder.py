@@ -29,6 +29,7 @@ ONE_RANK = (
     "container",
     "stale_optimizer",
     "scaler_skips",
+    "scaler_skips_of_two",
     "labels_kept_from_the_model",
     "pickled_midway",
     "adapters",
@@ -390,6 +391,21 @@ def test_a_step_that_a_gradient_scaler_leaves_out_is_an_event(one: Path) -> None
     assert found[0]["loss_scale"] == 64
     batch = found[0]["micro_batches"][0]
     assert batch["differentiated"] == pytest.approx(64 * batch["loss"], rel=1e-6)
+
+
+def test_steps_of_two_optimizers_that_a_gradient_scaler_leaves_out(one: Path) -> None:
+    folder = records(one, "scaler_skips_of_two")
+    assert [(event["event"], event["step"]) for event in lines(folder, "events")] == [
+        ("skipped", 1), ("skipped", 2), ("skipped", 3),
+    ]  # fmt: skip
+    found = lines(folder, "steps")
+    classes = [(line["step"], line["optimizer"]["class"]) for line in found]
+    assert classes == [(2, "AdamW"), (3, "Muon"), (4, "Muon"), (4, "AdamW"), (5, "Muon"), (5, "AdamW")]
+    assert [len(line["micro_batches"]) for line in found] == [1] * 6
+    assert [line["loss_scale"] for line in found] == [32, 16, 8, 8, 8, 8]
+    two = step_file(folder, 2)
+    assert "after.head.weight" in two
+    assert "after.blocks.0.up.weight" not in two
 
 
 def test_the_factor_of_an_adapter_is_measured(one: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checks.errors import NotEvaluated
+from checks.errors import NotEvaluated, words
 from checks.rules import RELOAD_BYTES
 
 
@@ -30,8 +30,11 @@ def reload(folder: Path, config: dict[str, Any], nbytes: int) -> Reloaded:
     loader = _loader(config)
     _refuse_without_accelerate(config, nbytes)
     on_meta = nbytes > RELOAD_BYTES
+    described = _described(loader, folder, config)
+    if isinstance(described, str):
+        return Reloaded(error=described, on_meta=on_meta)
     if not on_meta:
-        _refuse_oversized(loader, folder)
+        _refuse_oversized(loader, described)
     arguments: dict[str, Any] = {"device_map": "meta"} if on_meta else {}
     level = logging.getLogger("transformers").level
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -46,28 +49,50 @@ def reload(folder: Path, config: dict[str, Any], nbytes: int) -> Reloaded:
             **arguments,
         )
     except Exception as error:  # noqa: BLE001 - whatever stops the reference from loading it is the finding
-        return Reloaded(error=f"{type(error).__name__}: {str(error)[:400]}", on_meta=on_meta)
+        return Reloaded(error=f"{type(error).__name__}: {words(str(error), 400)}", on_meta=on_meta)
     finally:
         logging.getLogger("transformers").setLevel(level)
     return Reloaded(
         missing=frozenset(info["missing_keys"]),
         unexpected=frozenset(info["unexpected_keys"]),
         mismatched=_mismatched(info["mismatched_keys"]),
-        error="; ".join(map(str, info.get("error_msgs", [])))[:400],
+        error=words("; ".join(map(str, info.get("error_msgs", []))), 400),
         on_meta=on_meta,
     )
 
 
-def _refuse_oversized(loader: Any, folder: Path) -> None:
+def _described(loader: Any, folder: Path, config: dict[str, Any]) -> Any:
+    """The configuration as the reference reads it, by its ``model_type``; a sentence where it reads none.
+
+    A model class that is named outright builds its own kind of configuration from any config.json: that such
+    a class loads does not show that the folder does.
+    """
+    from transformers import AutoConfig
+
+    if not isinstance(config.get("model_type"), str):
+        return "config.json names no model_type, by which the reference chooses configuration and model"
+    try:
+        described = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # noqa: BLE001 - whatever stops the reference from reading it is the finding
+        return f"{type(error).__name__}: {words(str(error), 400)}"
+    wanted = getattr(loader, "config_class", None)
+    if wanted is not None and not isinstance(described, wanted):
+        return (
+            f"model_type {config['model_type'][:80]!r} is a {type(described).__name__}, and the architecture"
+            f" {loader.__name__} takes a {wanted.__name__}"
+        )
+    return described
+
+
+def _refuse_oversized(loader: Any, described: Any) -> None:
     """A small file may describe a model too large for the memory: count on the meta device first."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     try:
-        config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
             automatic = loader is AutoModelForCausalLM
-            model = AutoModelForCausalLM.from_config(config) if automatic else loader(config)
+            model = AutoModelForCausalLM.from_config(described) if automatic else loader(described)
     except Exception:  # noqa: BLE001 - the load that follows meets the same error and reports it
         return
     size = sum(parameter.numel() for parameter in model.parameters())

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from checks.errors import words
 from checks.references.checkpoints.folder import VOCABULARIES, Checkpoint
 from checks.references.checkpoints.tokenizer_files import SETTINGS_FILE, SPECIAL
 from checks.references.checkpoints.vocabularies import PROBES, STEP, differs, ids_differ
@@ -95,7 +96,7 @@ def _behaviour(side: Checkpoint, texts: tuple[str, ...] | None) -> Behaviour | s
                     (Path(folder) / name).write_bytes(side.documents[name])
             return _probed(_loaded(folder), texts)
     except Exception as error:  # noqa: BLE001 - whatever stops the reference from loading it is the finding
-        return f"{type(error).__name__}: {str(error)[:300]}"
+        return f"{type(error).__name__}: {words(str(error), 300)}"
     finally:
         logging.getLogger("transformers").setLevel(level)
 

@@ -98,7 +98,8 @@ def supervision_flaws(run: Run) -> Iterator[Flaw]:
 def group_flaws(run: Run, recipe: Recipe) -> Iterator[Flaw]:
     """Every trained parameter is held once, with the recipe's settings; frozen ones stay as they are."""
     for rank in run.ranks:
-        first = next(((s, line) for s, line in rank.lines.items() if line["groups"]), None)
+        whole = ((s, line) for s, line in rank.lines.items() if s not in rank.partly)
+        first = next(((s, line) for s, line in whole if line["groups"]), None)
         if first is not None:
             yield from _membership(run, recipe, rank.number, first[0], first[1]["groups"])
         else:

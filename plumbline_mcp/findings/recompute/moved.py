@@ -95,7 +95,7 @@ def _between(run: Run) -> Iterator[Flaw]:
                 yield from _carried(rank.number, step, rank.full[step - 1], rank.full[step])
     for rank in run.ranks:
         for step in run.full_steps:
-            if min(rank.lines, default=step) < step:
+            if min(rank.lines.keys() - rank.partly, default=step) < step:
                 yield from _gone(rank.number, step, rank.full[step])
 
 
@@ -189,10 +189,13 @@ def _compensated(
 ) -> np.ndarray:
     """bool: elements of whose update a state that the optimizer does not define keeps the rest (Kahan 1965).
 
-    ``step``: the value after it, recorded and unrounded. The rest may be kept with either sign.
+    ``step``: the value after it, recorded and unrounded. The rest may be kept with either sign. A rest is no
+    more than one place of the larger weight, as rounding takes at most that: what is larger is added by no
+    step.
     """
     after, exact = step
     held = np.zeros(after.shape, bool)
+    place = np.fmax(spacing(start.before, start.dtype), spacing(after, start.dtype))
     for key in full.state("after", name):
         tensors = [f"state.{when}.{name}.{key}" for when in ("after", "before")]
         if key in result.state or full.file.shape(tensors[0]) != after.shape:
@@ -202,7 +205,7 @@ def _compensated(
         unit = max(DTYPES[full.file.dtype(tensors[0])].unit, DTYPES[start.dtype].unit)
         room = result.move.radius + 4 * unit * (np.abs(result.move.middle) + np.abs(kept) + np.abs(was))
         for change in (kept - was, was - kept):
-            held |= np.abs(after + change - exact) <= room
+            held |= (np.abs(after + change - exact) <= room) & ~(np.abs(kept) > place)
     return held
 
 
@@ -253,8 +256,12 @@ def _bounds(recipe: Recipe, start: Start, result: Result, exact: Floats) -> tupl
     with np.errstate(invalid="ignore"):
         low, high = low - result.move.high - own, high - result.move.low + own
     if recipe.flag("stochastic_rounding") or recipe.flag("kahan"):
-        place = spacing(exact, start.dtype) + result.move.radius
-        return exact - place, exact + place
+        room = spacing(exact, start.dtype)
+        if not recipe.flag("stochastic_rounding"):
+            # The sum is rounded, a rest of up to one place of the larger weight comes in, rounded as well.
+            rest = np.fmax(spacing(start.before, start.dtype), room)
+            room = 1.5 * rest + DTYPES[start.dtype].unit * (np.abs(result.move.middle) + rest)
+        return exact - room - result.move.radius, exact + room + result.move.radius
     return _narrow(low, result.dtype, start.dtype), _narrow(high, result.dtype, start.dtype)
 
 
@@ -287,8 +294,9 @@ def _count_stuck(one: _Step, wrong: np.ndarray, seen: _Seen) -> None:
     seen.would_move += count
     seen.stuck += stuck
     seen.unsure |= one.rounding is None and bool(still.any()) and bool(((far > edge) & ~sure).any())
-    if stuck:
-        seen.stuck_in[one.name] = max(seen.stuck_in.get(one.name, 0.0), stuck / count)
+    if stuck and stuck / count > seen.stuck_in.get(one.name, 0.0):
+        seen.stuck_in.pop(one.name, None)  # of equal shares the one that was reached first stays first
+        seen.stuck_in[one.name] = stuck / count
 
 
 def _differs_from(one: _Step, wrong: np.ndarray) -> Flaw:

@@ -90,7 +90,8 @@ class Full:
 class Rank:
     """One rank: ``lines`` a merged line a step, ``logged`` numbers by step, ``models`` by moment and name.
 
-    ``skipped``: steps that a gradient scaler left out, because a gradient was not finite.
+    ``skipped``: steps that a gradient scaler left out, because a gradient was not finite; ``partly``: those
+    that it left out for one optimizer while another one stepped.
     """
 
     number: int
@@ -100,6 +101,7 @@ class Rank:
     models: dict[str, dict[str, Line]] = field(repr=False)
     failed: bool = False
     skipped: frozenset[int] = frozenset()
+    partly: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,8 @@ class Run:
 
     @cached_property
     def full_steps(self) -> list[int]:
-        """Steps that every rank recorded in full and made."""
-        found = [set(rank.full) - rank.skipped for rank in self.ranks]
+        """Steps that every rank recorded in full and made with all of its optimizers."""
+        found = [set(rank.full) - rank.skipped - rank.partly for rank in self.ranks]
         return sorted(set.intersection(*found)) if found else []
 
     def lines(self, step: int) -> list[tuple[int, Line]]:
@@ -229,7 +231,7 @@ def _rank(record: Record, rank: int, folder: str) -> Rank:
         if event.get("event") == "logged" and type(step) is int and isinstance(values, dict):
             told = {key: found for key, value in values.items() if (found := number(value)) is not None}
             logged.setdefault(step, {}).update(told)
-        if event.get("event") == "skipped" and type(step) is int and step not in lines:
+        if event.get("event") == "skipped" and type(step) is int:
             left_out.add(step)
     models: dict[str, dict[str, Line]] = {}
     for line in record.lines(f"{folder}/model.jsonl"):
@@ -241,7 +243,8 @@ def _rank(record: Record, rank: int, folder: str) -> Rank:
         if name.endswith(".safetensors") and digits.isdecimal():
             full[int(digits)] = _full(record, name, rank, lines.get(int(digits)))
     failed = record.recorder_failed(rank)
-    return Rank(rank, dict(sorted(lines.items())), logged, full, models, failed, frozenset(left_out))
+    skipped, partly = frozenset(left_out - lines.keys()), frozenset(left_out & lines.keys())
+    return Rank(rank, dict(sorted(lines.items())), logged, full, models, failed, skipped, partly)
 
 
 def _checked(folder: str, line: Line) -> Line:

@@ -14,12 +14,13 @@ from plumbline_mcp.findings.records import StoredFinding
 from plumbline_mcp.findings.states import State
 from plumbline_mcp.server import cursors
 from plumbline_mcp.server.progress import reported
-from plumbline_mcp.server.roles import caller
+from plumbline_mcp.server.roles import caller, peer_uid
 from plumbline_mcp.server.toolset import Toolset
 from plumbline_mcp.server.views import Page, View, line
 
 _PAGE = 50
 _STEPS = 10
+_HANDLES = 20
 STORES = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
@@ -97,6 +98,7 @@ class FindingView(View):
     proposer: str
     verifications: tuple[VerificationView, ...]
     steps: tuple[StepView, ...]
+    untrusted_unprepared: str = Field("", description="why no verifier can be handed it")
     ticket: str | None = Field(description="the approval that it waits for or was closed by")
     next: str
 
@@ -127,6 +129,7 @@ def add_tools(toolset: Toolset) -> None:
         evidence: Annotated[
             list[str] | None, Field(description="RUN:FILE or RUN:FILE:SPAN; row 3, bytes 0-63")
         ] = None,
+        framework: Annotated[str, Field(description="where the verdict names none")] = "",
     ) -> FindingView:
         """Propose a root cause. Somebody else has to find place and values from the raw records, untold."""
         given: dict[str, Any] = {
@@ -142,6 +145,7 @@ def add_tools(toolset: Toolset) -> None:
             "place": place,
             "values": values,
             "evidence": evidence,
+            "framework": framework,
         }
         return _proposed(toolset, given)
 
@@ -159,6 +163,7 @@ def add_tools(toolset: Toolset) -> None:
             return await anyio.to_thread.run_sync(_recomputed, toolset, finding_id)
 
     def finding_confirm(
+        ctx: Context,
         finding_id: Id,
         departure: Annotated[str, Field(description="where the framework documents it, if it does")] = "",
     ) -> FindingView:
@@ -166,7 +171,7 @@ def add_tools(toolset: Toolset) -> None:
         from plumbline_mcp.findings.confirming import decide
 
         if not _view(toolset, finding_id).state.final:
-            decide(toolset.workspace, finding_id, caller().name, departure)
+            decide(toolset.workspace, finding_id, caller().name, departure, peer_uid(ctx))
         return _view(toolset, finding_id)
 
     toolset.add(
@@ -235,15 +240,16 @@ def _view(toolset: Toolset, finding_id: str) -> FindingView:
     from plumbline_mcp.findings.confirming import open_ticket
     from plumbline_mcp.findings.store import Findings
 
-    stored = Findings(toolset.workspace).get(finding_id)
+    store = Findings(toolset.workspace)
+    stored = store.get(finding_id)
     ticket = stored.ticket
     if ticket is None and stored.state is State.REBUILT:
         waiting = open_ticket(toolset.workspace, stored)
         ticket = waiting.id if waiting else None
-    return _told(stored, ticket)
+    return _told(stored, ticket, store.unprepared(finding_id))
 
 
-def _told(stored: StoredFinding, ticket: str | None) -> FindingView:
+def _told(stored: StoredFinding, ticket: str | None, unprepared: str) -> FindingView:
     finding = stored.finding
     step = _NEXT.get(finding.state, "").format(id=finding.id)
     if finding.state is State.REBUILT and ticket:
@@ -261,10 +267,7 @@ def _told(stored: StoredFinding, ticket: str | None) -> FindingView:
         untrusted_cheapest_check=line(finding.cheapest_check, 500),
         untrusted_also_check=tuple(line(one) for one in finding.also_check),
         verdicts=finding.verdicts,
-        untrusted_evidence=tuple(
-            line(f"{one.source} {one.file} {one.span} sha256 {one.sha256[:12]}")
-            for one in finding.evidence[:20]
-        ),
+        untrusted_evidence=_evidence(finding),
         stated_values={line(name): value for name, value in finding.claim.values.items()},
         proposer=line(finding.proposer),
         verifications=tuple(
@@ -281,9 +284,17 @@ def _told(stored: StoredFinding, ticket: str | None) -> FindingView:
             StepView(state=one.state, by=line(one.actor), at=one.at, untrusted_reason=line(one.reason))
             for one in stored.events[-_STEPS:]
         ),
+        untrusted_unprepared=line(unprepared, 500),
         ticket=ticket,
         next=step,
     )
+
+
+def _evidence(finding: Finding) -> tuple[str, ...]:
+    shown = finding.evidence[:_HANDLES]
+    told = tuple(line(f"{one.source} {one.file} {one.span} sha256 {one.sha256[:12]}") for one in shown)
+    more = len(finding.evidence) - len(shown)
+    return (*told, f"and {more} more: plumbline finding show {finding.id}") if more else told
 
 
 def _compared(comparison: Comparison) -> tuple[ComparedView, ...]:

@@ -62,6 +62,7 @@ def add_tools(toolset: Toolset) -> None:
     ) -> Linked:
         """Judge with a proposed check, confined: no network, no other process, no writing, limits.
 
+        It reads any file you name that the server's user may read, but not the workspace or the trust roots.
         The verdict is stored, marked as outside the version. What cannot be confined is not_evaluated.
         """
         from plumbline_mcp.scan.proposed_checks import run_proposed

@@ -110,7 +110,7 @@ def add_tools(toolset: Toolset) -> None:
         state: Annotated[str | None, Field(pattern="^(submitting|running|sealed|removed|lost)$")] = None,
         cursor: str | None = None,
     ) -> RunList:
-        """List runs, newest first. Runs are started from the command line; no tool starts one."""
+        """List runs, newest first. A signed one is started by job_start, any other from the command line."""
         return _run_list(toolset, state, cursor)
 
     def run_show(run_id: Annotated[str, Field(description="e.g. rows-0001")]) -> Linked:

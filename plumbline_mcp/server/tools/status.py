@@ -30,6 +30,7 @@ _TRUST = (
     "A job is started by job_start alone, once a reviewer signed its task or plan at a terminal; what the "
     "person starts (`plumbline run`, `plumbline onboard`) says approval none. "
 )
+_AGAIN = ": judge it again with the same arguments, and the new verdict takes its place"
 
 
 class CheckStatus(View):
@@ -84,7 +85,8 @@ def _status(toolset: Toolset) -> Status:
 
     workspace, known = toolset.workspace, checks.discover()
     counting = standing_in(workspace)[::-1]
-    runs = [run for run in workspace.runs_list(limit=_RECENT) if run.state == "sealed"]
+    sealed = [run for run in workspace.runs_list(limit=_RECENT) if run.state == "sealed"]
+    runs = [run for run in sealed if (workspace.runs / run.run_id).is_dir()]  # a pruned one waits for nothing
     standing = tuple(
         _standing(
             name,
@@ -103,7 +105,8 @@ def _status(toolset: Toolset) -> Status:
         older=max(0, workspace.verdict_count() - CONSIDERED),
         runs=workspace.run_count(),
         running=tuple(toolset.running.names()),
-        next=_refused(dry_run) or _next(standing, known, toolset.shown),
+        next=_refused(dry_run)
+        or _next(standing, known, toolset.shown, {one.stored.verdict.id: one.since for one in counting}),
         trust=f"You are {who.name} (role {who.role}). {_TRUST}Trust: {separation(workspace)}.",
     )
 
@@ -193,14 +196,19 @@ def _refused(dry_run: DryRunStatus | None) -> str:
 
 
 def _next(
-    standing: tuple[CheckStatus, ...], known: dict[str, Check[Any, Any]], shown: Collection[str | None]
+    standing: tuple[CheckStatus, ...],
+    known: dict[str, Check[Any, Any]],
+    shown: Collection[str | None],
+    since: dict[str, str],
 ) -> str:
     """A fail is looked at first, then what was not judged yet, then what could not be judged."""
     if not any(one.verdicts or one.waiting for one in standing):
         return "check_list(), then the first check whose files you have"
     failed = next((name for one in standing for name in one.failing if name not in shown), None)
     if failed:
-        return f'verdict_show(verdict_id="{failed}")'
+        newer = since.get(failed)
+        other = f"; what it judged has other content since {newer}{_AGAIN}" if newer else ""
+        return f'verdict_show(verdict_id="{failed}"){other}'
     missing = next((one for one in standing if one.waiting or one.latest is None), None)
     if missing:
         return _judge(missing, known[missing.check])

@@ -2,11 +2,12 @@
 
 import json
 import platform
+import re
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from checks.verdict import Outcome, Verdict
+from checks.verdict import Outcome, Problem, Verdict
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.server import cursors
 from plumbline_mcp.server.links import verdict_links
@@ -26,6 +27,9 @@ from plumbline_mcp.server.views import (
 )
 
 _PAGE = 50
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,60}(\.[A-Za-z0-9_]{1,60}){1,9}")
+"""Names of tensors that a call of ours may hold; any other is text of a file, and stays in its place."""
+_NOT_IN_EXPORT = frozenset({"tensor-missing", "tensor-renamed", "key-missing"})
 
 
 class VerdictRow(View):
@@ -129,18 +133,27 @@ def next_call(verdict: Verdict, inputs: dict[str, Any]) -> str:
     """The one next call after a verdict: the raw record at its first failing place, where it has one."""
     if verdict.outcome is Outcome.PASS:
         return "scan_status()"
-    failing = [problem.place for _, problem in verdict.problems() if problem.outcome is Outcome.FAIL]
+    problems = [problem for _, problem in verdict.problems() if problem.outcome is Outcome.FAIL]
+    failing = [problem.place for problem in problems]
     sequence = next((place for place in failing if place.sequence is not None), None)
     if "rows" in inputs and sequence is not None:
         named = {name: inputs[name] for name in ("rows", "model") if inputs.get(name)}
         return _call("rows_read", named | {"first": sequence.sequence, "token": sequence.token})
-    if "export" in inputs and any(place.tensor for place in failing):
-        return (
-            _call("tensors_read", {"path": inputs["export"]})[:-1] + ", tensor=<tensor of the first problem>)"
-        )
+    tensor = next((problem for problem in problems if problem.place.tensor), None)
+    if "export" in inputs and tensor is not None:
+        return _read_tensor(tensor, inputs)
     if not verdict.problems():
         return f"check_{verdict.check} again, with what next_step names"
     return f"mend the first problem, then check_{verdict.check} with the same arguments"
+
+
+def _read_tensor(problem: Problem, inputs: dict[str, Any]) -> str:
+    """The call that reads the tensor of a problem, from the release where the export lacks it."""
+    lacks = problem.code in _NOT_IN_EXPORT and inputs.get("original")
+    path, name = inputs["original" if lacks else "export"], problem.place.tensor
+    if name is not None and _PLAIN_NAME.fullmatch(name):
+        return _call("tensors_read", {"path": path, "tensor": name})
+    return _call("tensors_read", {"path": path})[:-1] + ", tensor=<the tensor that untrusted_place names>)"
 
 
 def _call(tool: str, arguments: dict[str, Any]) -> str:

@@ -132,8 +132,10 @@ def test_a_rejection_needs_a_reason(example: Queue) -> None:
     ticket = ask(example)
 
     async def steps(pilot: Pilot[None]) -> None:
-        shown = await press(pilot, "enter", "x", "ctrl+y")
+        assert "needs a reason" not in await press(pilot, "enter", "x")
+        shown = await press(pilot, "ctrl+y")
         assert "! nothing was signed" in shown
+        assert "--reason" not in shown
         assert "a rejection needs a reason" in shown
         await type_in(pilot, "   ")
         assert "a rejection needs a reason" in await press(pilot, "ctrl+y")

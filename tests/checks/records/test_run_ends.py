@@ -45,7 +45,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         run = workspace.runs / engine.submit(launch(folder, sys.executable, body, **options), None)
         if cancel:
             said_pid(run)
-            engine.cancel(run.name)
+            engine.cancel(run.name, why="cancelled from the command line")
         until(lambda: engine.status(run.name).state.over)
         return run
 
@@ -103,7 +103,7 @@ def _as(run: Path, job: Path) -> Path:
 def test_a_cancelled_job_is_not_evaluated(judged: Callable[[str, str], Verdict], check: str) -> None:
     verdict = judged(check, "cancelled")
     assert verdict.outcome is Outcome.NOT_EVALUATED, verdict.reason
-    assert verdict.reason.endswith("the job was cancelled")
+    assert verdict.reason.endswith("the job was cancelled from the command line")
     assert verdict.next_step == "run it again"
 
 

@@ -40,6 +40,13 @@ def test_usage_errors_name_the_value_and_the_next_step(case: str, filled: Path) 
     assert "Traceback" not in ended.stderr
 
 
+def test_an_option_without_its_value_names_the_help_of_its_verb(filled: Path) -> None:
+    ended = plumbline("check", "data", "--rows", home=filled)
+    assert ended.returncode == ExitCode.USAGE
+    assert "'--rows' requires an argument" in ended.stderr
+    assert "next: plumbline check data --help" in ended.stderr
+
+
 @pytest.mark.parametrize("case", [case for case in USAGE_ERRORS if case != "port without http"])
 def test_errors_are_json_where_json_was_asked_for(case: str, filled: Path) -> None:
     arguments, met, _ = USAGE_ERRORS[case]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from checks.references.packs import built_in
+from plumbline_mcp.cli.options import ExitCode
 from plumbline_mcp.scan.target import load_target
 from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline
 
@@ -71,8 +72,10 @@ def test_a_target_that_is_there_stays(folder: Path) -> None:
     load_target(folder / "target.toml")
 
 
-def on_a_terminal(folder: Path, flags: tuple[str, ...], answers: tuple[str, ...]) -> tuple[int, str]:
-    """The exit code of init and what it said, asked on a terminal."""
+def on_a_terminal(
+    folder: Path, flags: tuple[str, ...], answers: tuple[str, ...], then: bytes = b""
+) -> tuple[int, str]:
+    """The exit code of init and what it said on a terminal; ``then`` is typed at the first question."""
     child, descriptor = pty.fork()
     if child == 0:
         os.chdir(folder)
@@ -85,6 +88,9 @@ def on_a_terminal(folder: Path, flags: tuple[str, ...], answers: tuple[str, ...]
             if not (read := os.read(descriptor, 65536)):
                 break
             said += read
+            if then and said.rstrip().endswith(b":"):
+                os.write(descriptor, then)
+                then = b""
         except OSError:
             break
     _, status = os.waitpid(child, 0)
@@ -99,6 +105,15 @@ def test_what_no_flag_says_is_asked_on_a_terminal(folder: Path) -> None:
     assert load_target(folder / "target.toml").file.environment.python == Path(sys.executable)
     for mistake in ("relaese holds no config.json", "there is no file no.jsonl", "'pyhton' is none of"):
         assert mistake in said
+
+
+@pytest.mark.parametrize("key", [b"\x03", b"\x04"], ids=["Ctrl-C", "Ctrl-D"])
+def test_a_question_can_be_left(folder: Path, key: bytes) -> None:
+    code, said = on_a_terminal(folder, ("--framework", "transformers"), (), then=key)
+    assert code == ExitCode.INTERRUPTED
+    assert "stopped; nothing half-written" in said
+    assert "crashed" not in said
+    assert not (folder / "target.toml").exists()
 
 
 def test_an_image_is_checked_when_it_is_answered(folder: Path) -> None:

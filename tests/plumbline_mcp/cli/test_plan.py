@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from plumbline_mcp.cli import following
 from tests.plumbline_mcp.cli.launching import plumbline
 from tests.plumbline_mcp.scan.planned_target import Planned, planned_target
 
@@ -22,7 +23,9 @@ def answered(planned: Planned, *words: str) -> dict[str, Any]:
     return found
 
 
-def test_a_task_is_drafted_approved_and_followed_by_a_plan(planned: Planned) -> None:
+def test_a_task_is_drafted_approved_and_followed_by_a_plan(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drafted = plumbline("task", "draft", str(planned.target), "--as", "ada", home=planned.home)
     assert drafted.returncode == 0, drafted.stderr
     task = answered(planned, "task", "draft", str(planned.target), "--as", "ada")
@@ -42,6 +45,11 @@ def test_a_task_is_drafted_approved_and_followed_by_a_plan(planned: Planned) -> 
     assert (started["attempt"], started["new"], started["approval"]) == (1, True, ticket)
     waited = plumbline("job", "wait", started["run_id"], home=planned.home)
     assert waited.returncode == 0, waited.stderr
+    assert "next: plumbline run load" in waited.stdout  # the task covers no load
+    job = planned.workspace.run(started["run_id"]).job
+    monkeypatch.setitem(following._JOB_AFTER, "dry_run", "export")
+    assert following.next_signed(planned.workspace, job) == f"plumbline job start {ticket} export"
+    assert following.next_signed(planned.workspace, job.model_copy(update={"approval": "none"})) == ""
     again = plumbline("job", "start", ticket, "dry_run", home=planned.home)
     assert f"run:    {started['run_id']}" in again.stdout
     assert "attempt: 1 (started before)" in again.stdout

@@ -34,6 +34,8 @@ def test_a_check_is_added_run_outside_the_version_and_accepted(site: Site) -> No
     assert "Counts the lines of a file" in shown
     code, shown = on_terminal(site, "proposed", "accept", "lines", "--as", "ada", passphrase=PASSPHRASE)
     assert code == 0, shown
+    assert shown.index("Counts the lines of a file") < shown.index("accepted for the next version")
+    assert ticket in shown
     code, said = run(site, "proposed", "list", "--json")
     (listed,) = json.loads(said)
     assert (listed["accepted_by"], listed["ticket"]) == (["ada"], ticket)

@@ -83,7 +83,12 @@ def test_a_reviewer_signs_on_the_terminal_with_the_passphrase(desk: Desk) -> Non
     ticket = desk.ask()
     code, shown = desk.typed("queue", "approve", ticket, "--reason", "fine", answers=(PASSPHRASE,))
     assert code == 0, shown
-    assert '│   "steps": 3' in shown
+    request = desk.workspace.approvals.ticket(ticket).request
+    content, _, asked = shown.partition('│   "steps": 3')
+    assert request.sha256 in "".join(content.split())
+    before = " ".join(asked[: asked.index("assphrase")].split())  # once more below the content
+    for text in ("approve", ticket, "plan: a plan", request.sha256):
+        assert text in before
     assert PASSPHRASE not in shown
     assert desk.workspace.approvals.verify(ticket).decisions[0].signer == "ada"
 
@@ -129,8 +134,10 @@ def test_a_decision_that_was_signed_elsewhere_is_taken_in(desk: Desk, tmp_path: 
     command = json.loads(written.stdout)["sign"].split()
     assert command[:5] == ["ssh-keygen", "-Y", "sign", "-n", "plumbline-approval@v1"]
     ssh_keygen("-Y", "sign", "-n", "plumbline-approval@v1", "-f", str(desk.ada.opened), str(file))
-    taken = desk.run("queue", "record", str(file), f"{file}.sig", "--json")
-    assert json.loads(taken.stdout)["state"] == "approved"
+    taken = desk.run("queue", "record", str(file), f"{file}.sig")
+    assert taken.returncode == 0, taken.stderr
+    assert "approved" in taken.stdout
+    assert "content:" not in taken.stdout  # it was read where it was signed
     again = desk.run("queue", "record", str(file), f"{file}.sig", "--json")
     assert again.returncode == 3
     assert "is approved already" in json.loads(again.stdout)["error"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from checks.errors import NotEvaluated
-from plumbline_mcp.engines.logs import MOST_BYTES, PAGE_BYTES, read_log
+from plumbline_mcp.engines.logs import MOST_BYTES, PAGE_BYTES, NotBegun, read_log
 from tests.templates.test_recorder import RECORDER
 
 
@@ -56,6 +56,17 @@ def test_what_is_no_log_is_named(run: Path, tmp_path: Path) -> None:
         with pytest.raises(NotEvaluated) as refused:
             read_log(run, rank)
         assert "rank-00003.err" in refused.value.next_step
+
+
+def test_a_job_that_has_not_started_has_no_log_yet(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/supervisor.log").touch()
+    with pytest.raises(NotBegun, match="no log yet: its ranks have not started"):
+        read_log(tmp_path, 0)
+    (tmp_path / "manifest.json").touch()
+    with pytest.raises(NotEvaluated, match=r"has no log logs/rank-00000.out") as ended:
+        read_log(tmp_path, 0)
+    assert not isinstance(ended.value, NotBegun)
 
 
 def loaded(path: Path) -> ModuleType:

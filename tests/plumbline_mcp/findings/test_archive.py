@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from approvals.canonical import canonical
+from approvals.signatures import sign
+from approvals.trust import NAMESPACE
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.findings import tar
 from plumbline_mcp.findings.archive import export_evidence
@@ -297,7 +299,7 @@ def test_keys_that_the_reader_does_not_know_or_revoked_do_not_count(
     archive: Path, signers: Path, tmp_path: Path
 ) -> None:
     other = reviewing.make_roots(tmp_path / "other", reviewing.REVIEWER) / "allowed_signers"
-    with pytest.raises(EvidenceRefused, match="not enrolled") as raised:
+    with pytest.raises(EvidenceRefused, match="not enrolled") as raised:  # another key in the same name
         verify_evidence(archive, other)
     assert "allowed_signers" in raised.value.next_step
     revoked = tmp_path / "revoked"
@@ -306,12 +308,30 @@ def test_keys_that_the_reader_does_not_know_or_revoked_do_not_count(
         verify_evidence(archive, signers, revoked)
     empty = tmp_path / "empty"
     empty.write_text("")
-    with pytest.raises(EvidenceRefused):
-        verify_evidence(archive, empty)
+    report = verify_evidence(archive, empty)
+    assert (report.state, report.confirmed) == (State.CONFIRMED, False)
     past = tmp_path / "past"
     past.write_text(signers.read_text().replace('@v1"', '@v1",valid-before="20200101Z"'))
     with pytest.raises(EvidenceRefused):
         verify_evidence(archive, past)
+
+
+def test_an_archive_whose_signer_the_reader_does_not_list_holds_and_is_not_confirmed(
+    archive: Path, signers: Path, tmp_path: Path
+) -> None:
+    somebody = reviewing.make_roots(tmp_path / "somebody", "somebody-else") / "allowed_signers"
+    report = verify_evidence(archive, somebody)
+    assert (report.state, report.confirmed) == (State.CONFIRMED, False)
+    assert [one.listed for one in report.signatures] == [False]
+    assert verify_evidence(archive, signers).confirmed
+    files = contents(archive)
+    name = next(one for one in files if one.startswith("approvals/"))
+    ticket = json.loads(files[name])
+    key = signers.parent / "keys" / reviewing.REVIEWER
+    ticket["decisions"][0]["signature"] = sign(b"another text", key, NAMESPACE, tty=False)
+    files[name] = canonical(ticket).encode() + b"\n"
+    with pytest.raises(EvidenceRefused, match="does not hold"):  # no signature of this text, whoever signed
+        verify_evidence(rewritten(files, tmp_path / "forged.tar"), somebody)
 
 
 def test_what_is_no_archive_is_said_to_be_none(tmp_path: Path, signers: Path) -> None:

@@ -130,6 +130,20 @@ def test_a_program_may_rebuild_and_its_agreement_alone_is_not_enough(example: Fa
     )
 
 
+def test_a_program_is_looked_for_where_it_was_typed(example: Faulty, tmp_path: Path) -> None:
+    name = proposed(example, "--title", "Typed from a folder")["finding"]["id"]
+    program = tmp_path / "my-verifier"
+    program.write_text("""#!/bin/sh\nprintf '{"outcome": "inconclusive"}'\n""")
+    words = ("verify", name, "--command", "./my-verifier", "--as", "third", "--json")
+    refused = plumbline(*words, home=example.home, cwd=tmp_path)
+    assert refused.returncode == 3
+    assert "no program './my-verifier'" in json.loads(refused.stdout)["error"]
+    program.chmod(0o755)
+    done = plumbline(*words, home=example.home, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert json.loads(done.stdout)["principal"] == "third"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

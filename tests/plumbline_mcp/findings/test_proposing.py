@@ -1,15 +1,18 @@
 """A proposal is held against what the workspace has: its verdicts, its sealed runs, what was measured."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from checks.errors import Inconclusive
-from checks.verdict import Outcome, Place
+from checks.verdict import Evidence, Outcome, Place
 from plumbline_mcp.errors import UsageError
+from plumbline_mcp.findings.copying import measured_values
 from plumbline_mcp.findings.finding import Handle, Pattern
-from plumbline_mcp.findings.proposing import handle_of, proposal_of, propose
+from plumbline_mcp.findings.proposing import _own_evidence, handle_of, proposal_of, propose, waiting
+from plumbline_mcp.findings.questions import Where
 from plumbline_mcp.findings.store import Findings
 from plumbline_mcp.workspace import Workspace
 from tests.plumbline_mcp import handmade_verdicts
@@ -53,6 +56,53 @@ def test_evidence_is_named_with_the_digest_that_was_sealed(faulty: Faulty) -> No
         faulty, evidence=(Handle(source=faulty.verdict.id, file="output/config.json"),)
     )
     assert of_verdict.finding.evidence[0].sha256 == named.finding.evidence[0].sha256
+
+
+def test_a_place_that_names_only_a_tensor_brings_its_file(faulty: Faulty) -> None:
+    (handle,) = faulty_export.found(faulty, place=Place(tensor=TENSOR)).finding.evidence
+    assert (handle.file, handle.span) == ("output/model-00002-of-00003.safetensors", f"tensor {TENSOR}")
+
+
+def test_without_a_file_of_the_place_all_is_evidence_and_nothing_is_cut(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everywhere = faulty_export.found(faulty, place=Place(step=3)).finding.evidence
+    names = {one.file for one in everywhere}
+    run = faulty.workspace.runs / faulty.run_id
+    judged = {Path(one.path) for one in faulty.verdict.evidence}
+    sealed = {path.relative_to(run).as_posix() for path in judged if path.is_relative_to(run)}
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert names == sealed & manifest["files"].keys()
+    assert len(names) > 1
+    monkeypatch.setattr("plumbline_mcp.findings.proposing._MOST_FILES", 1)
+    with pytest.raises(UsageError, match=f"rests on {len(names)} files") as raised:
+        faulty_export.found(faulty, place=Place(step=3))
+    assert "RUN:FILE" in raised.value.next_step
+    assert len(faulty_export.found(faulty, place=Place(tensor=TENSOR)).finding.evidence) == 1
+
+
+def test_of_too_many_files_those_of_the_places_rank_are_evidence(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verdict's evidence is given names of two ranks: no run here is of as many files."""
+    verdict = faulty.verdict.model_copy(update={"run_id": None, "evidence": made_evidence(2)})
+    place: Where = {"rank": 1, "step": 3}
+    assert len(_own_evidence(faulty.workspace, verdict, place)) == 6
+    monkeypatch.setattr("plumbline_mcp.findings.proposing._MOST_FILES", 3)
+    found = _own_evidence(faulty.workspace, verdict, place)
+    assert [one.file for one in found] == [
+        "/run/records/rank-00001/steps-0.jsonl",
+        "/run/records/rank-00001/steps-1.jsonl",
+        "/run/logs/rank-00001.err",
+    ]
+    with pytest.raises(UsageError, match="rests on 6 files"):
+        _own_evidence(faulty.workspace, verdict, {"step": 3})
+
+
+def made_evidence(ranks: int) -> tuple[Evidence, ...]:
+    names = ("records/rank-{}/steps-0.jsonl", "records/rank-{}/steps-1.jsonl", "logs/rank-{}.err")
+    paths = [f"/run/{name}".format(f"{rank:05d}") for rank in range(ranks) for name in names]
+    return tuple(Evidence(path=path, sha256="0" * 64, size=1, role="steps") for path in paths)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +190,48 @@ def test_only_a_verdict_that_decided_can_be_rebuilt(tmp_path: Path) -> None:
     assert (stored.finding.claim.outcome, stored.finding.claim.place) == ("pass", {})
     with pytest.raises(UsageError, match="named twice"):
         propose(workspace, proposal_of(WORDS | {"verdicts": [good.id, good.id]}), "me")
+
+
+def test_a_finding_is_on_one_framework(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    passed = handmade_verdicts.image_pass()
+    unnamed = passed.model_copy(update={"target": {}, "run_id": None})
+    bare = workspace.add_verdict(unnamed, {})
+    with pytest.raises(UsageError, match=f"nothing says which framework {bare.id} is about") as raised:
+        propose(workspace, proposal_of(WORDS | {"verdicts": [bare.id]}), "me")
+    assert "--framework" in raised.value.next_step
+    named = proposal_of(WORDS | {"verdicts": [bare.id], "framework": "trl"})
+    stored = propose(workspace, named, "me").finding
+    assert stored.framework == "trl"
+    assert waiting(workspace, named, "me") == stored.id
+    given = workspace.add_verdict(unnamed, {"framework": "transformers"})
+    found = propose(workspace, proposal_of(WORDS | {"verdicts": [given.id]}), "me").finding
+    assert found.framework == "transformers"
+    with pytest.raises(UsageError, match="is of transformers, not of trl"):
+        propose(workspace, proposal_of(WORDS | {"verdicts": [given.id], "framework": "trl"}), "me")
+
+
+def test_a_verdict_of_a_check_that_nobody_else_has_is_no_finding(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    own = handmade_verdicts.data_fail().model_copy(update={"check": "proposed_lines"})
+    stored = workspace.add_verdict(own, {})
+    with pytest.raises(UsageError, match="'proposed_lines', no check of this version"):
+        propose(workspace, proposal_of(WORDS | {"verdicts": [stored.id]}), "me")
+
+
+def test_the_same_words_again_are_looked_for_among_the_proposers_own_findings(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "home")
+    fail, other = (
+        workspace.add_verdict(made().model_copy(update={"run_id": None}), {})
+        for made in (handmade_verdicts.data_fail, handmade_verdicts.image_pass)
+    )
+    (name, *_) = measured_values(fail)
+    mine = proposal_of(WORDS | {"verdicts": [fail.id], "values": {name: measured_values(fail)[name]}})
+    again = propose(workspace, mine, "me").finding.id
+    for proposer in ("me", "somebody"):
+        propose(workspace, proposal_of(WORDS | {"verdicts": [other.id]}), proposer)
+    assert waiting(workspace, mine, "me") == again
+    assert waiting(workspace, mine, "somebody") is None
 
 
 def test_a_run_that_is_not_sealed_or_was_changed_is_no_evidence(tmp_path: Path) -> None:

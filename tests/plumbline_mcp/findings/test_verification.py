@@ -1,10 +1,12 @@
 """Who verifies: another principal, once, without the claim; what follows from what they say."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from plumbline_mcp.errors import UsageError, WorkerCrashed, WorkerTimedOut
@@ -18,9 +20,11 @@ from plumbline_mcp.findings.verification import (
     RECOMPUTE_PRINCIPAL,
     submit,
     take,
+    take_next,
     verify_by_command,
     verify_by_recompute,
 )
+from plumbline_mcp.scan.service import run_check
 from plumbline_mcp.workspace import Workspace
 from tests.plumbline_mcp.findings import faulty_export, made
 from tests.plumbline_mcp.findings.faulty_export import PROPOSER, Faulty
@@ -97,6 +101,52 @@ def test_where_the_recomputation_cannot_decide_an_agents_agreement_counts_and_th
         one for one in Findings(faulty.workspace).get(finding).verifications if one.id == last.verification
     )
     assert made.principal == "second-agent"
+
+
+@pytest.mark.parametrize("agent_first", [True, False])
+@pytest.mark.parametrize("silent_about", ["place", "values"])
+def test_what_the_recomputation_decides_without_a_stated_value_or_place_no_agent_decides_instead(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch, agent_first: bool, silent_about: str
+) -> None:
+    monkeypatch.setattr(verification, "recomputed_checks", lambda: frozenset({"export"}))
+    stored = faulty_export.found(faulty, values={"values: elements that differ": 4096})
+    partial = right_answer(stored).model_copy(update={silent_about: {}})
+    monkeypatch.setattr(verification, "recompute", lambda _folder: partial)
+    for recomputes in (not agent_first, agent_first):
+        if recomputes:
+            answered = verification.verify_by_recompute(faulty.workspace, stored.finding.id)
+            assert answered.comparison
+            assert answered.comparison.result == "undecided"
+        else:
+            rebuilt(faulty.workspace, stored)
+        assert state(faulty.workspace, stored.finding.id) is State.PROPOSED
+
+
+def test_a_finding_whose_evidence_changed_keeps_no_verifier_from_the_others(tmp_path: Path) -> None:
+    own = faulty_export.make(tmp_path)
+    moved, run_folder = faulty_export.found(own), own.workspace.runs / own.run_id
+    spare = tmp_path / "another-run"
+    second = anyio.run(run_check, own.workspace, "export", {
+        "original": str(own.model), "export": str(_copied(run_folder / "output", spare)),
+    })  # fmt: skip
+    open_still = faulty_export.found(own, verdicts=(second.id,))
+    (path := run_folder / "output" / "config.json").chmod(0o600)
+    path.write_text(path.read_text() + " ")
+    taken = take_next(own.workspace, "second-agent")
+    assert taken is not None
+    assert taken.finding == open_still.finding.id
+    store = Findings(own.workspace)
+    assert "config.json" in store.unprepared(moved.finding.id)
+    assert store.unprepared(open_still.finding.id) == ""
+    assert take_next(own.workspace, "third-agent") is not None
+    noted = list(own.workspace.audit.matching("subject", moved.finding.id))
+    assert [one.event for one in noted] == ["finding_proposed", "question_unprepared"]
+    assert not [one for one in own.workspace.verify() if "finding" in one]
+
+
+def _copied(folder: Path, to: Path) -> Path:
+    shutil.copytree(folder, to)
+    return to
 
 
 @pytest.mark.parametrize(
@@ -199,6 +249,7 @@ def test_a_token_reaches_the_program_through_a_private_file_alone(faulty: Faulty
     ("answer", "error", "said"),
     [
         ("sys.exit('no GPU here')", WorkerCrashed, "exit code 1: no GPU here"),
+        ("sys.exit('no GPU here\\nread INSTALL')", WorkerCrashed, r"code 1: .*no GPU here \| read INSTALL"),
         ("os.kill(os.getpid(), 9)", WorkerCrashed, "SIGKILL"),
         ("__import__('time').sleep(60)", WorkerTimedOut, "longer than 2 s"),
         ("{'outcome': 'maybe'}", UsageError, "outcome"),

@@ -94,6 +94,27 @@ def test_an_input_with_other_content_hides_no_failure() -> None:
     assert counted(failed, easier, mended) == {"data-0002": [], "data-0003": ["data-0001"]}
 
 
+def test_a_failure_on_a_file_that_is_another_one_by_now_stays_and_says_so(tmp_path: Path) -> None:
+    failed = proven(stored(1, "/r/a.jsonl", FAIL, supervise="last"), workload="a", rows="c")
+    same, other = (
+        proven(stored(2, "/r/a.jsonl"), workload="a", rows="c"),
+        proven(stored(3, "/r/a.jsonl"), workload="a", rows="e"),
+    )
+
+    def since(*oldest_first: StoredVerdict) -> dict[str, str]:
+        return {one.stored.verdict.id: one.since for one in standing(oldest_first[::-1], JOB_OF)}
+
+    assert since(failed, same) == {"data-0001": "", "data-0002": ""}
+    assert since(failed, same, other) == {"data-0001": "data-0003", "data-0003": ""}
+    assert since(failed, other, same)["data-0001"] == ""
+    assert since(other, failed)["data-0001"] == ""
+    files = write_report([other, failed], tmp_path, since=since(failed, other))
+    for page in (files.html, files.markdown):
+        assert "has other content since, as data-0003 found it" in page.read_text(encoding="utf-8")
+    again = proven(stored(4, "/r/a.jsonl", supervise="last"), workload="a", rows="e")
+    assert counted(failed, other, again) == {"data-0003": [], "data-0004": ["data-0001"]}
+
+
 def test_a_verdict_without_evidence_is_on_the_subject_of_its_paths() -> None:
     crashed = stored(1, "/r/a.jsonl", Outcome.INCONCLUSIVE)
     passed = proven(stored(2, "/r/a.jsonl"), workload="a")

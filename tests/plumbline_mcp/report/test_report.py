@@ -10,11 +10,14 @@ import pytest
 
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, Verdict, part_of
 from plumbline_mcp.errors import PlumblineError, UsageError
+from plumbline_mcp.findings.finding import Finding
+from plumbline_mcp.findings.states import State
 from plumbline_mcp.report import write_report
 from plumbline_mcp.report.plots import figures
 from plumbline_mcp.report.summary import summarize
 from plumbline_mcp.workspace import StoredVerdict
 from tests.plumbline_mcp import handmade_verdicts
+from tests.plumbline_mcp.findings.made import CLAIM
 
 _VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -25,6 +28,24 @@ def stored(verdict: Verdict, number: int = 1) -> StoredVerdict:
         inputs={},
         created="2026-11-30T12:00:00.000+00:00",
         sha256="ab" * 32,
+    )
+
+
+def finding(identifier: str, verdict: str) -> Finding:
+    return Finding(
+        id=identifier,
+        pattern=6,
+        silent=True,
+        title="the <b>router</b> is lost",
+        cause="the exporter",
+        fix="keep it",
+        cheapest_check="check export",
+        verdicts=(verdict,),
+        verdict_sha256={verdict: "0" * 64},
+        claim=CLAIM,
+        proposer="me",
+        created="2026-11-30T12:00:00+00:00",
+        state=State.CONFIRMED,
     )
 
 
@@ -125,6 +146,36 @@ def test_head_says_target_version_approval_and_stand_ins(page: str, markdown: st
         assert "0.1.0-6c649354f00d+dev" in text
         assert "stands in for the official one" in text
     assert "nobody signed this scan" in page
+
+
+def test_of_mixed_approvals_each_says_which_verdicts_it_is_of(
+    verdicts: list[StoredVerdict], tmp_path: Path
+) -> None:
+    assert summarize(verdicts).approvals == ("none",)
+    signed = verdicts[0].verdict.model_copy(update={"approval": "A-0123456789-1"})
+    report = summarize([stored(signed), *verdicts[1:]])
+    assert set(report.approvals) == {"A-0123456789-1: data-0001", "none: export-0001 and image-0001"}
+    files = write_report([stored(signed), *verdicts[1:]], tmp_path)
+    for path in files.html, files.markdown:
+        assert "none: export-0001 and image-0001" in path.read_text(encoding="utf-8")
+
+
+def test_findings_that_rest_on_a_verdict_are_told_with_their_state(
+    verdicts: list[StoredVerdict], tmp_path: Path
+) -> None:
+    files = write_report(verdicts, tmp_path / "without")
+    assert "root causes that rest on" not in files.html.read_text(encoding="utf-8")
+    found = [finding("finding-0002", "export-0001"), finding("finding-0001", "export-0009")]
+    files = write_report(verdicts, tmp_path / "with", findings=found)
+    page, markdown = (path.read_text(encoding="utf-8") for path in (files.html, files.markdown))
+    assert Page(page).unclosed == []
+    for text in (" ".join(" ".join(Page(page).text).split()), html.unescape(markdown)):
+        assert "finding-0002" in text
+        assert "confirmed" in text
+        assert "the <b>router</b> is lost" in text
+        assert "rests on export-0001" in text
+        assert "finding-0001" not in text
+    assert "<b>router" not in page + markdown
 
 
 def test_the_outcome_is_the_worst_and_says_which_check(verdicts: list[StoredVerdict]) -> None:

@@ -144,6 +144,15 @@ def test_an_environment_is_built_under_its_task_and_its_jobs_need_no_second_sign
     planned.approve(ticket)
     with pytest.raises(UsageError, match="is no interpreter that can be started"):
         start_job(planned.workspace, ticket, "dry_run")
+    other = write_wheel(tmp_path, "leaf", "3.0")
+    (tmp_path / "pins.txt").write_text(
+        f"leaf==3.0 --hash=sha256:{hashlib.sha256(other.read_bytes()).hexdigest()}\n"
+    )
+    with pytest.raises(Refused, match=r"would be built, and .* the requirements, torch or Python are others"):
+        anyio.run(build_environment, planned.workspace, ticket)
+    assert planned.workspace.query("select count(*) as n from uses", {}) == [{"n": 0}]
+    assert not (tmp_path / "cache").exists()  # pip was given nothing
+    (tmp_path / "pins.txt").write_text(pin)
     assert anyio.run(build_environment, planned.workspace, ticket) == Path(task.environment.python)
     assert anyio.run(build_environment, planned.workspace, ticket) == Path(task.environment.python)
     assert planned.workspace.query("select count(*) as n from uses", {}) == [{"n": 1}]

@@ -13,7 +13,7 @@ from approvals.errors import Refused
 from approvals.trust import TrustRoots
 from approvals.trust_folder import TRUST_VARIABLE
 from checks import rules
-from checks.records.runs import sha256_file
+from checks.records.runs import Job, sha256_file
 from checks.verdict import Outcome, Verdict
 from plumbline_mcp.engines.confinement import bubblewrap, landlock, system_calls
 from plumbline_mcp.errors import UsageError
@@ -144,6 +144,22 @@ def test_what_a_hostile_check_may_not_do_is_refused(
     assert sha256_file(rules_file) == before
     assert {path.name for path in lines.parent.iterdir()} == {"lines.txt"}
     assert lines.stat().st_mode & 0o777 != 0o777
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_run_that_is_not_sealed_is_not_judged(site: Site, lines: Path, written: bool) -> None:
+    job = Job(format=1, run_id="rows-0001", procedure="rows", framework="small")
+    site.workspace.add_run(job)
+    folder = site.workspace.runs / "rows-0001"
+    (folder / "records").mkdir(parents=True)
+    if written:
+        (folder / "job.json").write_text(job.model_dump_json())
+    (folder / "records" / "rows.txt").write_text("one\n")
+    verdict = judge(site, HONEST, lines, run=str(folder))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "run rows-0001 is running, not sealed" in verdict.reason
+    (unknown := site.workspace.runs / "left-behind").mkdir()
+    assert "no run that this workspace knows" in judge(site, HONEST, lines, run=str(unknown)).reason
 
 
 def test_shared_memory_of_others_is_out_of_reach(site: Site, lines: Path) -> None:

@@ -242,3 +242,5 @@ def test_the_kernel_says_whose_socket_it_is() -> None:
     ):
         assert socket_owner(near.getsockname(), far.getsockname()) == os.geteuid()
         assert socket_owner(("127.0.0.1", 1), far.getsockname()) is None
+        assert socket_owner(("somewhere", 1), far.getsockname()) is None
+        assert socket_owner(near.getsockname(), ("", 1)) is None

@@ -1,9 +1,11 @@
 """Real processes: the installed program on standard input and output, and over HTTP with its token."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,11 +16,15 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from approvals.trust_folder import TRUST_VARIABLE
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.server.known_tokens import KnownTokens
-from plumbline_mcp.server.transports import client_configuration, listen
+from plumbline_mcp.server.roles import peer_uid
+from plumbline_mcp.server.transports import _serve, client_configuration, listen
 from tests.plumbline_mcp.server.roles import make_site, mint
 from tests.plumbline_mcp.server.test_tools import ERAS
 
@@ -230,3 +236,19 @@ def test_the_printed_configuration_is_what_a_client_needs() -> None:
         "url": "http://127.0.0.1:8765/mcp",
         "headers": {"Authorization": "Bearer secret"},
     }
+
+
+async def _whose(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with the user at the other end, as a tool asks for it."""
+    context = types.SimpleNamespace(request_context=types.SimpleNamespace(request=Request(scope)))
+    await PlainTextResponse(str(peer_uid(context)))(scope, receive, send)
+
+
+async def test_a_header_does_not_say_who_calls() -> None:
+    listening = listen(0)
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    async with anyio.create_task_group() as group, httpx2.AsyncClient(timeout=20) as web:
+        group.start_soon(_serve, _whose, listening)
+        for header in ({}, {"X-Forwarded-For": "10.1.2.3"}, {"X-Forwarded-For": "somebody"}):
+            assert (await web.get(url, headers=header)).text == str(os.geteuid()), header
+        group.cancel_scope.cancel()

@@ -205,15 +205,20 @@ def closure() -> tuple:
     return model, [optimizer]
 
 
-def two_optimizers() -> tuple:
-    model = Model()
+def pair(model: nn.Module) -> "list[torch.optim.Optimizer]":
+    """An optimizer of the blocks' matrices and one of the rest."""
     matrices = [
         value for name, value in model.named_parameters() if name.endswith(("up.weight", "down.weight"))
     ]
     held = {id(value) for value in matrices}
     rest = [value for value in model.parameters() if id(value) not in held]
     kind = getattr(torch.optim, "Muon", torch.optim.SGD)
-    return run(model, [kind(matrices, lr=1e-3), torch.optim.AdamW(rest, lr=1e-3)])
+    return [kind(matrices, lr=1e-3), torch.optim.AdamW(rest, lr=1e-3)]
+
+
+def two_optimizers() -> tuple:
+    model = Model()
+    return run(model, pair(model))
 
 
 class Container(torch.optim.Optimizer):
@@ -259,6 +264,24 @@ def scaler_skips() -> tuple:
         scaler.update(64.0 if step == 0 else None)
         optimizer.zero_grad()
     return model, [optimizer]
+
+
+def scaler_skips_of_two() -> tuple:
+    """Of two optimizers a gradient scaler leaves out both, then the first, then the second."""
+    model = Model()
+    optimizers = pair(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for wrong in ([0, 1], [0], [1], [], []):
+        ids, labels = batch()
+        scaler.scale(model(ids, labels=labels)["loss"]).backward()
+        for number in wrong:
+            optimizers[number].param_groups[0]["params"][0].grad.view(-1)[0] = float("inf")
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+    return model, optimizers
 
 
 def labels_kept_from_the_model() -> tuple:

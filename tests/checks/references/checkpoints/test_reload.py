@@ -1,13 +1,14 @@
 """The reload in the reference implementation: quantized weights, and the meta route of large checkpoints."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from checks.references.checkpoints import reload as reloading
 from checks.references.checkpoints.reload import Reloaded, reload
-from tests.checks.export_pairs import edited, write_gpt_oss_pair, write_llama
+from tests.checks.export_pairs import edit_json, edited, write_gpt_oss_pair, write_llama
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +54,29 @@ def test_a_missing_tensor_of_a_quantized_checkpoint_is_named(quantized: Path, tm
         edited(quantized, tmp_path / "edited", lambda tensors: tensors.pop("model.layers.0.self_attn.sinks"))
     )
     assert found.missing == {"model.layers.0.self_attn.sinks"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model_type": "gpt_nope"}, "gpt_nope"),
+        ({"model_type": None}, "names no model_type"),
+        ({"model_type": "mistral"}, "model_type 'mistral' is a MistralConfig"),
+        (
+            {"architectures": ["MistralForCausalLM"]},
+            "the architecture MistralForCausalLM takes a MistralConfig",
+        ),
+        ({"num_hidden_layers": "three"}, ""),
+    ],
+    ids=["unknown-type", "no-type", "other-type", "other-architecture", "unfit-field"],
+)
+def test_a_configuration_that_the_reference_does_not_read_is_an_error(
+    llama: Path, route: str, tmp_path: Path, fields: dict, said: str
+) -> None:
+    """The model class that ``architectures`` names would load some of them all the same."""
+    folder = tmp_path / "edited"
+    shutil.copytree(llama, folder)
+    edit_json(folder / "config.json", **fields)
+    found = reloaded(folder)
+    assert found.error
+    assert said in found.error

@@ -17,14 +17,16 @@ from tests.plumbline_mcp.findings.recompute.judged import Judged, Tensors
 
 CLEAN_ONES = (
     "adamw", "adam", "sgd-nesterov", "adafactor", "torch-adafactor", "muon", "autocast", "bf16", "smoothed",
-    "lora", "sampled", "transposed", "masters", "stochastic-rounding", "kahan", "cosine", "skips-fused",
+    "lora", "sampled", "transposed", "masters", "stochastic-rounding", "kahan", "kahan-later", "cosine",
+    "skips-fused", "skips-of-two", "skips-of-two-fused",
 )  # fmt: skip
 CLEAN_TWOS = ("ddp", "fsdp2", "fsdp2-bf16-sampled")
 BROKEN_ONES = (
     "mean-of-means", "not-a-number", "uneven-tokens", "times-accumulation", "no-zero-grad", "decay-on-norms",
     "skipped-group", "coupled-decay", "stale-optimizer", "frozen-trained", "not-clipped", "weights-rounded",
     "state-cleared", "smoothing-left-out", "all-masked", "logged-doubled", "adapter-scaling", "eval-mode",
-    "kahan-without-compensation", "half-update", "update-lost", "rounding-biased", "bf16-undeclared",
+    "kahan-without-compensation", "kahan-never-added", "kahan-weights-averaged", "half-update", "update-lost",
+    "rounding-biased", "bf16-undeclared",
 )  # fmt: skip
 BROKEN_TWOS = (
     "mean-per-rank", "unsynchronised", "same-rows-alone", "no-sync-off-by-one", "schedule-per-rank",
