@@ -61,7 +61,7 @@ def print_ticket(ticket: Ticket, brief: bool = False, stderr: bool = False) -> N
     if ticket.request.subjects:
         out.print(table("acts on", "sha256", rows=_subjects(ticket)))
     if ticket.decisions:
-        rows = (
+        decided = (
             [
                 untrusted(each.decision.value),
                 untrusted(f"{each.signer}{' (asked for it too)' if each.self_approved else ''}"),
@@ -71,7 +71,7 @@ def print_ticket(ticket: Ticket, brief: bool = False, stderr: bool = False) -> N
             ]
             for each in ticket.decisions
         )
-        out.print(table("decision", "by", "tier", "when (UTC)", "reason", rows=rows))
+        out.print(table("decision", "by", "tier", "when (UTC)", "reason", rows=decided))
     out.print(Text("content:", style="bold"))
     for line in json.dumps(ticket.request.content, indent=2, sort_keys=True).splitlines():
         out.print(untrusted(f"│ {line}", limit=10**7), soft_wrap=True)

@@ -77,12 +77,10 @@ def remove(workspace: Workspace, chosen: Iterable[Unneeded]) -> None:
         gone = temporary_beside(folder)
         try:
             with workspace.write_tx() as database:
-                (still,) = unneeded(workspace, [one.run_id])
-                if still.verdicts != one.verdicts:
-                    raise UsageError(f"{one.run_id} was judged meanwhile", "list what may go again")
+                _still(workspace, one)
                 detail: dict[str, JsonValue] = {
                     "manifest_sha256": workspace.run(one.run_id).manifest_sha256,
-                    "verdicts": list(still.verdicts),
+                    "verdicts": list(one.verdicts),
                 }
                 AuditLog(database.conn).append(REMOVED, one.run_id, detail)
                 folder.rename(gone)
@@ -93,6 +91,11 @@ def remove(workspace: Workspace, chosen: Iterable[Unneeded]) -> None:
         shutil.rmtree(gone, ignore_errors=True)
         if gone.exists():
             raise PlumblineError(f"{gone} could not be removed whole", "remove it by hand")
+
+
+def _still(workspace: Workspace, one: Unneeded) -> None:
+    if unneeded(workspace, [one.run_id])[0].verdicts != one.verdicts:
+        raise UsageError(f"{one.run_id} was judged meanwhile", "list what may go again")
 
 
 def _refuse(run_id: str, wanted: Sequence[str], why: str) -> None:
@@ -150,6 +153,4 @@ def _configuration(run: StoredRun) -> str:
 
 def _size(folder: Path) -> int:
     """Bytes of the files below a folder; links are not followed."""
-    return sum(
-        Path(place, name).lstat().st_size for place, _, names in os.walk(folder) for name in names
-    )
+    return sum(Path(place, name).lstat().st_size for place, _, names in os.walk(folder) for name in names)
