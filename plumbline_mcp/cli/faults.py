@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumbline_mcp.cli.options import FLAG, ExitCode, Home, Json, Quiet, paragraphs
+from plumbline_mcp.cli.options import FLAG, ExitCode, Home, Json, Quiet
+from plumbline_mcp.cli.verbs import add_group
 
 if TYPE_CHECKING:
     from plumbline_mcp.scan.faults import FaultsResult
@@ -16,8 +17,6 @@ _HELP = """The corpus of known faults, each with what has to find it; clean entr
 
 Example: plumbline faults list
 """
-
-group = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _Corpus = Annotated[
     Path | None,
@@ -39,10 +38,15 @@ _Quick = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.add_typer(group, name=NAME, help=_HELP, short_help="Play or list the corpus of known faults.")
-    group.command("list", help=paragraphs(list_.__doc__), short_help="List the fault entries.")(list_)
-    group.command("run", help=paragraphs(run.__doc__), short_help="Play fault entries and score the checks.")(
-        run
+    add_group(
+        app,
+        NAME,
+        _HELP,
+        "Play or list the corpus of known faults.",
+        (
+            ("list", list_, "List the fault entries."),
+            ("run", run, "Play fault entries and score the checks."),
+        ),
     )
 
 

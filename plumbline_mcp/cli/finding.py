@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plumbline_mcp.cli.options import ExitCode, Home, Json, paragraphs
+from plumbline_mcp.cli.options import ExitCode, Home, Json
+from plumbline_mcp.cli.verbs import add_group
 
 if TYPE_CHECKING:
     from plumbline_mcp.findings.records import StoredFinding
@@ -18,8 +19,6 @@ the raw records without being told (`plumbline verify`), and a reviewer signs.
 
 Example: plumbline finding list
 """
-
-group = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class StateName(StrEnum):
@@ -39,15 +38,19 @@ As = Annotated[str, typer.Option("--as", metavar="NAME", help="Who you are; by d
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.add_typer(group, name=NAME, help=_HELP, short_help="Propose, show and decide root causes.")
-    for name, function, short in (
-        ("list", list_, "List findings and how they stand."),
-        ("show", show, "Show one finding with its evidence and history."),
-        ("propose", propose, "Propose a root cause."),
-        ("confirm", confirm, "Ask for the signature, or close by it."),
-        ("refuse", refuse, "Close a disputed finding."),
-    ):
-        group.command(name, help=paragraphs(function.__doc__), short_help=short)(function)
+    add_group(
+        app,
+        NAME,
+        _HELP,
+        "Propose, show and decide root causes.",
+        (
+            ("list", list_, "List findings and how they stand."),
+            ("show", show, "Show one finding with its evidence and history."),
+            ("propose", propose, "Propose a root cause."),
+            ("confirm", confirm, "Ask for the signature, or close by it."),
+            ("refuse", refuse, "Close a disputed finding."),
+        ),
+    )
 
 
 def list_(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plumbline_mcp.cli.job_start import start
-from plumbline_mcp.cli.options import FLAG, ExitCode, Home, Json, Quiet, paragraphs
+from plumbline_mcp.cli.options import FLAG, ExitCode, Home, Json, Quiet
+from plumbline_mcp.cli.verbs import add_group
 
 if TYPE_CHECKING:
     from plumbline_mcp.engines.engine import Status
@@ -30,8 +31,6 @@ class StreamName(StrEnum):
     ERR = "err"
 
 
-group = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The job's run, as `plumbline job list` names it.")]
 _Grace = Annotated[
     float | None,
@@ -50,16 +49,20 @@ _Follow = Annotated[bool, typer.Option("--follow", "-f", metavar=FLAG, help="Go 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.add_typer(group, name=NAME, help=_HELP, short_help="Start approved jobs; show, follow and end jobs.")
-    for name, function, short in (
-        ("start", start, "Start a job of a signed task or plan."),
-        ("list", list_, "List jobs and how they stand."),
-        ("status", status, "How one job stands."),
-        ("wait", wait, "Wait until a job is over."),
-        ("cancel", cancel, "End a job."),
-        ("logs", logs, "Read a log of a job."),
-    ):
-        group.command(name, help=paragraphs(function.__doc__), short_help=short)(function)
+    add_group(
+        app,
+        NAME,
+        _HELP,
+        "Start approved jobs; show, follow and end jobs.",
+        (
+            ("start", start, "Start a job of a signed task or plan."),
+            ("list", list_, "List jobs and how they stand."),
+            ("status", status, "How one job stands."),
+            ("wait", wait, "Wait until a job is over."),
+            ("cancel", cancel, "End a job."),
+            ("logs", logs, "Read a log of a job."),
+        ),
+    )
 
 
 def list_(

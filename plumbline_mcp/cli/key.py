@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plumbline_mcp.cli.options import FLAG, Json, paragraphs
+from plumbline_mcp.cli.options import FLAG, Json
+from plumbline_mcp.cli.verbs import add_group
 
 if TYPE_CHECKING:
     from approvals.allowed_signers import Signer
@@ -17,18 +18,20 @@ _HELP = """Reviewers' keys. They lie in PLUMBLINE_TRUST (~/.config/plumbline), o
 Example: plumbline key list
 """
 
-group = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.add_typer(group, name=NAME, help=_HELP, short_help="Enrol, list and revoke reviewers' keys.")
-    for name, function, short in (
-        ("enrol", enrol, "Let a key sign approvals."),
-        ("list", list_, "List the enrolled keys."),
-        ("revoke", revoke, "Stop a key from counting."),
-    ):
-        group.command(name, help=paragraphs(function.__doc__), short_help=short)(function)
+    add_group(
+        app,
+        NAME,
+        _HELP,
+        "Enrol, list and revoke reviewers' keys.",
+        (
+            ("enrol", enrol, "Let a key sign approvals."),
+            ("list", list_, "List the enrolled keys."),
+            ("revoke", revoke, "Stop a key from counting."),
+        ),
+    )
 
 
 def enrol(

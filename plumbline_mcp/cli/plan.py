@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumbline_mcp.cli.options import Home, Json, Quiet, paragraphs
+from plumbline_mcp.cli.options import Home, Json, Quiet
 from plumbline_mcp.cli.task import Requester, Ticket
+from plumbline_mcp.cli.verbs import add_group
 
 if TYPE_CHECKING:
     from plumbline_mcp.scan.plan import Plan
@@ -18,17 +19,19 @@ or a bounded grid of settings around it.
 Example: plumbline plan draft A-5ba3ad3b8e-1
 """
 
-group = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.add_typer(group, name=NAME, help=paragraphs(_HELP), short_help="Draft and show a plan.")
-    for name, function, short in (
-        ("draft", draft, "Ask for a plan."),
-        ("show", show, "Show the jobs of a plan."),
-    ):
-        group.command(name, help=paragraphs(function.__doc__), short_help=short)(function)
+    add_group(
+        app,
+        NAME,
+        _HELP,
+        "Draft and show a plan.",
+        (
+            ("draft", draft, "Ask for a plan."),
+            ("show", show, "Show the jobs of a plan."),
+        ),
+    )
 
 
 def draft(

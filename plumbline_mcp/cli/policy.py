@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumbline_mcp.cli.options import Json, paragraphs
+from plumbline_mcp.cli.options import Json
+from plumbline_mcp.cli.verbs import add_group
 
 if TYPE_CHECKING:
     from approvals.policy import Policy, Rule
@@ -17,8 +18,6 @@ _HELP = """The policy lies beside the reviewers' keys. Its digest is in each sig
 Example: plumbline policy show
 """
 
-group = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 
 class PolicyName(StrEnum):
     """The policies that ship."""
@@ -29,9 +28,13 @@ class PolicyName(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.add_typer(group, name=NAME, help=_HELP, short_help="Show or choose who has to sign what.")
-    group.command("show", help=paragraphs(show.__doc__), short_help="Show the policy in force.")(show)
-    group.command("use", help=paragraphs(use.__doc__), short_help="Put a policy in force.")(use)
+    add_group(
+        app,
+        NAME,
+        _HELP,
+        "Show or choose who has to sign what.",
+        (("show", show, "Show the policy in force."), ("use", use, "Put a policy in force.")),
+    )
 
 
 def show(

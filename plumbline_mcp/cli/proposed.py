@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plumbline_mcp.cli.options import ExitCode, Home, Json, Quiet, exit_code, paragraphs
+from plumbline_mcp.cli.options import ExitCode, Home, Json, Quiet, exit_code
+from plumbline_mcp.cli.signing import Key, Reason, approve_shown
+from plumbline_mcp.cli.verbs import add_group
 
 if TYPE_CHECKING:
     from checks.verdict import Verdict
@@ -19,21 +21,23 @@ process, no writing), outside the version until a reviewer accepts their text.
 Example: plumbline proposed list
 """
 
-group = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The proposed check.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.add_typer(group, name=NAME, help=_HELP, short_help="Add, run and accept proposed checks.")
-    for name, function, short in (
-        ("add", add, "Put a check's file into the workspace."),
-        ("list", list_, "List the proposed checks."),
-        ("run", run, "Judge with one, confined."),
-        ("accept", accept, "Have a reviewer accept its text."),
-    ):
-        group.command(name, help=paragraphs(function.__doc__), short_help=short)(function)
+    add_group(
+        app,
+        NAME,
+        _HELP,
+        "Add, run and accept proposed checks.",
+        (
+            ("add", add, "Put a check's file into the workspace."),
+            ("list", list_, "List the proposed checks."),
+            ("run", run, "Judge with one, confined."),
+            ("accept", accept, "Have a reviewer accept its text."),
+        ),
+    )
 
 
 def add(
@@ -125,10 +129,8 @@ def run(
 def accept(
     name: _Name,
     as_: Annotated[str, typer.Option("--as", metavar="NAME", help="Sign now, as this reviewer.")] = "",
-    key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The private key; by default the one enrolled here.")
-    ] = None,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the signature.")] = "",
+    key: Key = None,
+    reason: Reason = "",
     json_output: Json = False,
     home: Home = None,
 ) -> int:
@@ -143,7 +145,6 @@ def accept(
     Example: plumbline proposed accept lines --as ada
     """
     from plumbline_mcp.cli.screen import console, labelled, print_json
-    from plumbline_mcp.cli.ticket_view import print_before_signing
     from plumbline_mcp.cli.who import who_asks
     from plumbline_mcp.scan import proposed_checks
     from plumbline_mcp.workspace import Workspace
@@ -153,9 +154,7 @@ def accept(
     if not proposed.accepted_by:
         ticket = proposed_checks.ask(workspace, name, who_asks()[0])
         if as_ and ticket.state.value == "pending":
-            print_before_signing(ticket, "approve", stderr=json_output)
-            seen = ticket.request.sha256
-            ticket = workspace.approvals.decide(ticket.id, "approve", as_, reason, key, seen)
+            ticket = approve_shown(workspace.approvals, ticket, as_, reason, key, stderr=json_output)
         if ticket.state.value == "approved":
             proposed = proposed_checks.accept(workspace, ticket.id)
         else:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumbline_mcp.cli.options import ExitCode, Home, Json, paragraphs
+from plumbline_mcp.cli.options import ExitCode, Home, Json
+from plumbline_mcp.cli.signing import Key, Signer
+from plumbline_mcp.cli.verbs import add_group
 
 if TYPE_CHECKING:
     from approvals.queue import Approvals
@@ -27,8 +29,6 @@ Example: plumbline queue list --state pending
 """
 _POLL_S = 1.0
 
-group = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 
 class StateName(StrEnum):
     """The states, as `approvals.ticket.TicketState` (not imported here: help must not wait for pydantic)."""
@@ -42,10 +42,6 @@ class StateName(StrEnum):
 
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The ticket, as `plumbline queue list` names it.")]
-_As = Annotated[str, typer.Option("--as", metavar="NAME", help="Who signs; by default whose key lies here.")]
-_Key = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The private key; by default the one enrolled here.")
-]
 _To = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write what is to be signed, to sign it on another machine."),
@@ -54,23 +50,21 @@ _To = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.add_typer(
-        group,
-        name=NAME,
-        help=_HELP,
-        short_help="Show, approve and reject what waits for a signature.",
-        invoke_without_command=True,
+    add_group(
+        app,
+        NAME,
+        _HELP,
+        "Show, approve and reject what waits for a signature.",
+        (
+            ("list", list_, "List requests and how they stand."),
+            ("show", show, "Show one request in full."),
+            ("approve", approve, "Sign that it may be done."),
+            ("reject", reject, "Sign that it may not."),
+            ("record", record, "Take in a decision that was signed elsewhere."),
+            ("wait", wait, "Wait until it is decided."),
+        ),
         callback=queue,
     )
-    for name, function, short in (
-        ("list", list_, "List requests and how they stand."),
-        ("show", show, "Show one request in full."),
-        ("approve", approve, "Sign that it may be done."),
-        ("reject", reject, "Sign that it may not."),
-        ("record", record, "Take in a decision that was signed elsewhere."),
-        ("wait", wait, "Wait until it is decided."),
-    ):
-        group.command(name, help=paragraphs(function.__doc__), short_help=short)(function)
 
 
 def queue(
@@ -139,9 +133,9 @@ def show(identifier: _Id, json_output: Json = False, home: Home = None) -> None:
 
 def approve(
     identifier: _Id,
-    as_: _As = "",
+    as_: Signer = "",
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; findings need one.")] = "",
-    key: _Key = None,
+    key: Key = None,
     statement_to: _To = None,
     json_output: Json = False,
     home: Home = None,
@@ -161,8 +155,8 @@ def approve(
 def reject(
     identifier: _Id,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="What would be accepted instead.")],
-    as_: _As = "",
-    key: _Key = None,
+    as_: Signer = "",
+    key: Key = None,
     statement_to: _To = None,
     json_output: Json = False,
     home: Home = None,
@@ -233,8 +227,7 @@ def _decide(
         _write_statement(approvals, identifier, decision, signer, reason, statement_to, json_output)
         return
     ticket = approvals.ticket(identifier)
-    if not json_output:
-        print_before_signing(ticket, decision)
+    print_before_signing(ticket, decision, stderr=json_output)
     if approvals.trust.is_example:
         _ask_for_example(decision, named)
     _show(

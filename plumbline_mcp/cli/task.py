@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumbline_mcp.cli.options import Home, Json, Quiet, paragraphs
+from plumbline_mcp.cli.options import Home, Json, Quiet
+from plumbline_mcp.cli.verbs import add_group
 
 if TYPE_CHECKING:
     from plumbline_mcp.scan.task import Task
@@ -18,8 +19,6 @@ building the environment, the dry run, the jobs of checks that need no training,
 Example: plumbline task draft target.toml
 """
 
-group = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 Requester = Annotated[
     str, typer.Option("--as", metavar="NAME", help="Who asks; by default your account, which is kept too.")
 ]
@@ -28,12 +27,16 @@ Ticket = Annotated[str, typer.Argument(metavar="ID", help="Its ticket, as `plumb
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.add_typer(group, name=NAME, help=paragraphs(_HELP), short_help="Draft and show a task.")
-    for name, function, short in (
-        ("draft", draft, "Ask for a task."),
-        ("show", show, "Show the jobs of a task."),
-    ):
-        group.command(name, help=paragraphs(function.__doc__), short_help=short)(function)
+    add_group(
+        app,
+        NAME,
+        _HELP,
+        "Draft and show a task.",
+        (
+            ("draft", draft, "Ask for a task."),
+            ("show", show, "Show the jobs of a task."),
+        ),
+    )
 
 
 def draft(

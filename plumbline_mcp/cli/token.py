@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumbline_mcp.cli.options import FLAG, Home, Json, paragraphs
+from plumbline_mcp.cli.options import FLAG, Home, Json
+from plumbline_mcp.cli.signing import Key, Reason, Signer, approve_shown
+from plumbline_mcp.cli.verbs import add_group
 
 if TYPE_CHECKING:
     from plumbline_mcp.server.tokens import Token, Tokens
@@ -18,8 +20,6 @@ _HELP = """Tokens for the server over HTTP: minted under a reviewer's signature,
 
 Example: plumbline token list
 """
-
-group = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class RoleName(StrEnum):
@@ -32,13 +32,17 @@ class RoleName(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.add_typer(group, name=NAME, help=_HELP, short_help="Mint, list and revoke tokens for HTTP.")
-    for name, function, short in (
-        ("mint", mint, "Make a token and have it signed."),
-        ("list", list_, "List the tokens, never the tokens themselves."),
-        ("revoke", revoke, "Stop a token from counting."),
-    ):
-        group.command(name, help=paragraphs(function.__doc__), short_help=short)(function)
+    add_group(
+        app,
+        NAME,
+        _HELP,
+        "Mint, list and revoke tokens for HTTP.",
+        (
+            ("mint", mint, "Make a token and have it signed."),
+            ("list", list_, "List the tokens, never the tokens themselves."),
+            ("revoke", revoke, "Stop a token from counting."),
+        ),
+    )
 
 
 def mint(
@@ -55,13 +59,9 @@ def mint(
             "--later", metavar=FLAG, help="Only ask: it counts once plumbline queue approve signed it."
         ),
     ] = False,
-    as_: Annotated[
-        str, typer.Option("--as", metavar="NAME", help="Who signs; by default whose key lies here.")
-    ] = "",
-    key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The private key; by default the one enrolled here.")
-    ] = None,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the signature.")] = "",
+    as_: Signer = "",
+    key: Key = None,
+    reason: Reason = "",
     json_output: Json = False,
     home: Home = None,
 ) -> None:
@@ -79,7 +79,7 @@ def mint(
     tokens = _tokens(home)
     _refuse_existing(to)
     minted = tokens.ask(role.value, name, days, who_asks()[0])
-    listed = minted.listed if later else _signed(tokens, minted.listed, as_, key, reason)
+    listed = minted.listed if later else _signed(tokens, minted.listed, as_, key, reason, stderr=json_output)
     if to:
         _write(to, minted.token)
     if json_output:
@@ -136,14 +136,16 @@ def revoke(
         console().print(labelled("revoked: ", f"{one.name} ({one.role}), {one.ticket}"))
 
 
-def _signed(tokens: "Tokens", listed: "Token", signer: str, key: Path | None, reason: str) -> "Token":
-    """Signed and counting; when nobody signs, its request does not stay behind. Raises `Refused`."""
+def _signed(
+    tokens: "Tokens", listed: "Token", signer: str, key: Path | None, reason: str, *, stderr: bool
+) -> "Token":
+    """Shown, signed and counting; when nobody signs, its request does not stay behind. Raises `Refused`."""
     from approvals.errors import Refused
 
     approvals = tokens.approvals
     try:
         signer = signer or approvals.trust.local_signer()
-        approvals.decide(listed.ticket, "approve", signer, reason, key)
+        approve_shown(approvals, approvals.ticket(listed.ticket), signer, reason, key, stderr=stderr)
         return tokens.activate(listed.ticket)
     except Refused as error:
         tokens.revoke(listed.ticket)

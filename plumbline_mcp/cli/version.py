@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plumbline_mcp.cli.options import FLAG, ExitCode, Home, Json, paragraphs
+from plumbline_mcp.cli.options import FLAG, ExitCode, Home, Json
+from plumbline_mcp.cli.signing import Key, Reason, approve_shown
+from plumbline_mcp.cli.verbs import add_group
 
 if TYPE_CHECKING:
     from plumbline_mcp.scan.versions import Difference
     from plumbline_mcp.workspace import Workspace
-
-group = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 NAME = "version"
@@ -19,14 +19,18 @@ NAME = "version"
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.add_typer(group, name=NAME, help=_HELP, short_help="Show, list, compare and freeze versions.")
-    for name, function, short in (
-        ("show", show, "Show the system version."),
-        ("list", list_, "List the versions that this workspace knows."),
-        ("diff", diff, "Say what differs between two versions."),
-        ("freeze", freeze, "Freeze this tree under a reviewer's signature."),
-    ):
-        group.command(name, help=paragraphs(function.__doc__), short_help=short)(function)
+    add_group(
+        app,
+        NAME,
+        _HELP,
+        "Show, list, compare and freeze versions.",
+        (
+            ("show", show, "Show the system version."),
+            ("list", list_, "List the versions that this workspace knows."),
+            ("diff", diff, "Say what differs between two versions."),
+            ("freeze", freeze, "Freeze this tree under a reviewer's signature."),
+        ),
+    )
 
 
 _HELP = """The system version: release number, digest over everything that judges, reference libraries.
@@ -126,10 +130,8 @@ def diff(
 
 def freeze(
     as_: Annotated[str, typer.Option("--as", metavar="NAME", help="Sign now, as this reviewer.")] = "",
-    key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The private key; by default the one enrolled here.")
-    ] = None,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the signature.")] = "",
+    key: Key = None,
+    reason: Reason = "",
     ask: Annotated[bool, typer.Option("--ask", metavar=FLAG, help="Only ask; reviewers sign later.")] = False,
     json_output: Json = False,
     home: Home = None,
@@ -146,7 +148,6 @@ def freeze(
     """
     from plumbline_mcp import version
     from plumbline_mcp.cli.screen import console, labelled, print_json
-    from plumbline_mcp.cli.ticket_view import print_before_signing
     from plumbline_mcp.cli.who import who_asks
     from plumbline_mcp.scan import versions
     from plumbline_mcp.workspace import Workspace
@@ -154,8 +155,7 @@ def freeze(
     workspace = Workspace.open(home)
     ticket = versions.ask(workspace, who_asks()[0])
     if as_ and not ask and ticket.state.value == "pending":
-        print_before_signing(ticket, "approve", stderr=json_output)
-        ticket = workspace.approvals.decide(ticket.id, "approve", as_, reason, key, ticket.request.sha256)
+        ticket = approve_shown(workspace.approvals, ticket, as_, reason, key, stderr=json_output)
     signed = ticket.state.value == "approved" and not ask
     path = versions.freeze(workspace, ticket.id) if signed else None
     name = str(version.system_version())
