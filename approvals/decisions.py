@@ -95,6 +95,16 @@ def counted(asked: Asked, statement: Statement, signature: str, trust: TrustRoot
     return signer
 
 
+def signed_statement(text: str, signature: str, trust: TrustRoots) -> Statement:
+    """The statement whose signature counts as of when it was made; what it is about is the caller's to hold.
+
+    Raises `Refused` for a text that is no statement and for a signature that does not hold.
+    """
+    statement = Statement.parse(text)
+    verify(statement.bytes(), signature, statement.signer, trust, trust.namespace, statement.issued)
+    return statement
+
+
 def refuse_silence(request: Request, decision: Decision, reason: str) -> None:
     """Raise `Refused` where a decision needs a reason and has none."""
     if reason.strip():

@@ -4,12 +4,12 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from approvals.decisions import signed_statement
 from approvals.errors import Refused
 from approvals.queue import Approvals
 from approvals.screen.document import request_lines, shown_digest
 from approvals.screen.rows import Kind, Row, head
-from approvals.signatures import verify
-from approvals.statement import Decision, Request, Statement
+from approvals.statement import Decision, Request
 from approvals.ticket import Decided, Ticket
 from approvals.visible import visible_line
 
@@ -143,9 +143,8 @@ def _held(approvals: Approvals, ticket: Ticket) -> Approved | None:
 
 def _signer(approvals: Approvals, ticket: Ticket, decided: Decided) -> str:
     """Who signed that this very request may be done. Raises `Refused` when the signature does not hold."""
-    statement, trust = Statement.parse(decided.statement), approvals.trust
+    statement = signed_statement(decided.statement, decided.signature, approvals.trust)
     said = (statement.workspace, statement.ticket, statement.request_sha256, statement.decision)
     if said != (approvals.workspace_id, ticket.id, ticket.request.sha256, Decision.APPROVE):
         raise Refused(f"the statement is not about {visible_line(ticket.id)}", "have it signed again")
-    verify(statement.bytes(), decided.signature, statement.signer, trust, trust.namespace, statement.issued)
     return statement.signer

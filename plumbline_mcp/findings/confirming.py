@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 from pydantic import JsonValue
 
-from approvals import signatures
 from approvals.canonical import digest
+from approvals.decisions import signed_statement
 from approvals.errors import Refused
-from approvals.statement import Action, Decision, Request, Statement
+from approvals.statement import Action, Decision, Request
 from approvals.ticket import Ticket, TicketState
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.findings.finding import Finding, spelled
@@ -184,12 +184,8 @@ def _refused(store: Findings, finding_id: str, ticket: Ticket) -> StoredFinding:
     if not rejected:
         raise UsageError(f"{ticket.id} is rejected and holds no decision", "withdraw it and ask again")
     last = rejected[-1]
-    trust = approvals.trust
     with _foreseen():
-        statement = Statement.parse(last.statement)
-        signatures.verify(
-            statement.bytes(), last.signature, statement.signer, trust, trust.namespace, statement.issued
-        )
+        statement = signed_statement(last.statement, last.signature, approvals.trust)
     if (statement.ticket, statement.request_sha256) != (ticket.id, ticket.request.sha256):
         raise UsageError(f"the rejection of {ticket.id} is about another request", "ask again")
     return store.step(finding_id, State.REFUSED, statement.signer, reason=statement.reason, ticket=ticket.id)

@@ -23,6 +23,7 @@ import checks
 from approvals.errors import Refused
 from approvals.statement import Action, Request
 from approvals.ticket import Ticket, TicketState
+from approvals.used import hold_used
 from checks.check import Progress
 from checks.errors import Inconclusive, NotEvaluated
 from checks.records.runs import file_evidence, is_run_folder
@@ -33,7 +34,6 @@ from plumbline_mcp.errors import UsageError, WorkerCrashed, WorkerTimedOut
 from plumbline_mcp.scan.proposed_child import CHECK, REQUEST, SCRATCH
 from plumbline_mcp.scan.proposed_running import Limits
 from plumbline_mcp.scan.seals import broken_seal, run_of
-from plumbline_mcp.scan.signed import hold_used
 from plumbline_mcp.version import OUTSIDE, system_version
 from plumbline_mcp.workspace import RunState, Workspace
 from plumbline_mcp.workspace.location import DATABASE
@@ -344,7 +344,9 @@ def _with_acceptance(workspace: Workspace, proposed: Proposed) -> Proposed:
         about = {"name": proposed.name, "sha256": proposed.sha256, "source": proposed.source}
         if ticket.state is TicketState.USED and ticket.request.content == about:
             try:
-                hold_used(approvals, ticket.id, "ask for it again: plumbline proposed ask")
+                hold_used(
+                    approvals, ticket.id, f"ask for it again: plumbline proposed accept {proposed.name}"
+                )
             except Refused:
                 continue
             signers = tuple(dict.fromkeys(one.signer for one in ticket.decisions))

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from approvals.decisions import signed_statement
 from approvals.errors import Refused
-from approvals.signatures import verify
-from approvals.statement import Action, Decision, Request, Statement
+from approvals.statement import Action, Decision, Request
 from approvals.ticket import Ticket, TicketState
 from checks import rules
 from checks.verdict import Frozen
@@ -135,16 +135,8 @@ def frozen_by(workspace: Workspace | None, approvals: list[dict[str, str]], dige
     names = []
     for one in approvals:
         try:
-            statement = Statement.parse(str(one.get("statement", "")))
-            trust = workspace.approvals.trust
-            verify(
-                statement.bytes(),
-                str(one.get("signature", "")),
-                statement.signer,
-                trust,
-                trust.namespace,
-                statement.issued,
-            )
+            text, signature = str(one.get("statement", "")), str(one.get("signature", ""))
+            statement = signed_statement(text, signature, workspace.approvals.trust)
         except Refused:
             continue
         about = (statement.action, statement.decision, statement.subjects.get("system version"))

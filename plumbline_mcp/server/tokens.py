@@ -20,9 +20,9 @@ from approvals.audit import AuditLog
 from approvals.errors import Refused
 from approvals.statement import Action, Decision, Principal, Request, Sha256
 from approvals.ticket import Ticket, TicketState
+from approvals.used import hold_used
 from approvals.witness import refuse_broken_log
 from plumbline_mcp.errors import UsageError
-from plumbline_mcp.scan.signed import hold_used
 from plumbline_mcp.server.roles import Role
 
 if TYPE_CHECKING:
