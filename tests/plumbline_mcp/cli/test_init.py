@@ -88,7 +88,7 @@ def on_a_terminal(
             if not (read := os.read(descriptor, 65536)):
                 break
             said += read
-            if then and said.rstrip().endswith(b":"):
+            if then and said.endswith(b": "):  # the blank comes once the line editor has the terminal
                 os.write(descriptor, then)
                 then = b""
         except OSError:
