@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pty
+import select
 import re
 import sys
 import tomllib
@@ -75,7 +76,11 @@ def test_a_target_that_is_there_stays(folder: Path) -> None:
 def on_a_terminal(
     folder: Path, flags: tuple[str, ...], answers: tuple[str, ...], then: bytes = b""
 ) -> tuple[int, str]:
-    """The exit code of init and what it said on a terminal; ``then`` is typed at the first question."""
+    """The exit code of init and what it said on a terminal; ``then`` is typed while it waits for an answer.
+
+    It is typed again while nothing happens: a key that comes just before the read is one that Python's own
+    line reading lets wait for the next.
+    """
     child, descriptor = pty.fork()
     if child == 0:
         os.chdir(folder)
@@ -84,13 +89,13 @@ def on_a_terminal(
     os.write(descriptor, "".join(f"{answer}\n" for answer in answers).encode())
     said = b""
     while True:
+        while then and not select.select([descriptor], [], [], 1)[0]:
+            if b":" in said:
+                os.write(descriptor, then)
         try:
             if not (read := os.read(descriptor, 65536)):
                 break
             said += read
-            if then and said.endswith(b": "):  # the blank comes once the line editor has the terminal
-                os.write(descriptor, then)
-                then = b""
         except OSError:
             break
     _, status = os.waitpid(child, 0)
