@@ -4,8 +4,8 @@ import hashlib
 import json
 import os
 import pty
-import select
 import re
+import select
 import sys
 import tomllib
 from pathlib import Path
