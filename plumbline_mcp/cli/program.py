@@ -206,7 +206,7 @@ def _help_of(error: typer.TyperException, arguments: list[str]) -> str:
     names: list[str] = []
     command: Any = get_command(app)
     for argument in arguments:
-        command = getattr(command, "commands", {}).get(argument)
+        command = command.get_command(None, argument) if hasattr(command, "get_command") else None
         if command is None:
             break
         names.append(argument)

@@ -86,8 +86,8 @@ def test_a_reviewer_signs_on_the_terminal_with_the_passphrase(desk: Desk) -> Non
     request = desk.workspace.approvals.ticket(ticket).request
     content, _, asked = shown.partition('│   "steps": 3')
     assert request.sha256 in "".join(content.split())
-    before = " ".join(asked[: asked.index("assphrase")].split())  # once more below the content
-    for text in ("approve", ticket, "plan: a plan", request.sha256):
+    before = "".join(asked[: asked.index("assphrase")].split())  # once more below the content, folded
+    for text in ("approve", ticket, "plan:aplan", request.sha256):
         assert text in before
     assert PASSPHRASE not in shown
     assert desk.workspace.approvals.verify(ticket).decisions[0].signer == "ada"

@@ -67,9 +67,9 @@ def test_each_ending_has_its_words(exit_: Exit, said: str) -> None:
 
 def test_a_run_whose_folder_is_gone_says_so(filled: Path) -> None:
     workspace = Workspace.open(filled)
-    assert "no run folder" in run_ending(workspace, workspace.run("rows-0001"))
+    assert "its folder is gone" in run_ending(workspace, workspace.run("rows-0001"))
     workspace.close()
-    assert "no run folder" in plumbline("show", "rows-0001", home=filled, COLUMNS="300").stdout
+    assert "its folder is gone" in plumbline("show", "rows-0001", home=filled, COLUMNS="300").stdout
 
 
 def test_a_log_is_shown_escaped_and_never_followed_elsewhere(

@@ -129,7 +129,7 @@ def test_a_finding_whose_evidence_changed_keeps_no_verifier_from_the_others(tmp_
     second = anyio.run(run_check, own.workspace, "export", {
         "original": str(own.model), "export": str(_copied(run_folder / "output", spare)),
     })  # fmt: skip
-    open_still = faulty_export.found(own, verdicts=(second.id,))
+    open_still = faulty_export.found(own, verdicts=(second.id,), framework="transformers")
     (path := run_folder / "output" / "config.json").chmod(0o600)
     path.write_text(path.read_text() + " ")
     taken = take_next(own.workspace, "second-agent")
