@@ -39,7 +39,7 @@ from plumbline_mcp.cli import (
     version,
 )
 from plumbline_mcp.cli.options import EXIT_CODES, FLAG, ExitCode
-from plumbline_mcp.cli.stopping import Stopping
+from plumbline_mcp.cli.stopping import Stopping, interruptible
 
 _TRACEBACK = "PLUMBLINE_TRACEBACK"
 _STOPPING = Stopping()
@@ -134,7 +134,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to crash
     if given[:1] != [serve.NAME]:  # a server ends at once; what it started ends with it
         _STOPPING.install()
-    code = _guarded(lambda: get_command(app).main(given, prog_name="plumbline", standalone_mode=False), given)
+    with interruptible():
+        code = _guarded(
+            lambda: get_command(app).main(given, prog_name="plumbline", standalone_mode=False), given
+        )
     sys.exit(code)
 
 

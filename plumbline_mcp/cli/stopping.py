@@ -1,6 +1,8 @@
 """SIGTERM and SIGHUP end the program as Ctrl-C does: what was begun is undone, nothing keeps running."""
 
+import contextlib
 import signal
+from collections.abc import Iterator
 from types import FrameType
 
 from plumbline_mcp.cli.options import ExitCode
@@ -10,6 +12,22 @@ _EXIT_CODES = {
     signal.SIGTERM: ExitCode.TERMINATED,
     signal.SIGHUP: ExitCode.HUNG_UP,
 }
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C is `KeyboardInterrupt` in here; before, while libraries load, and after it ends us without one.
+
+    Where it is ignored, as in a background job of a shell, it stays so.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Stopping:

@@ -7,6 +7,7 @@ under its supervisor; ``plumbline job`` finds it.
 import contextlib
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from plumbline_mcp.errors import BuildError
 from plumbline_mcp.workspace import RunState, Workspace
 
 _POLL_S = 0.1
+_SUBMITTED_S = 0.02
 _MAX_PROGRESS = 64 * 1024
 _MAX_MESSAGE = 200
 
@@ -35,15 +37,21 @@ async def run(workspace: Workspace, launch: Launch, progress: Progress = silent)
     `UsageError` and `BadInput` (an unusable launch), `BuildError` (not started, or not sealed).
     """
     engine = LocalEngine(workspace)
-    with anyio.CancelScope(shield=True):  # half a second; what was submitted has to be known to be cancelled
-        run_id = await anyio.to_thread.run_sync(engine.submit, launch)
-    progress(0, None, f"run {run_id}: {launch.procedure} on {launch.framework}")
-    try:
-        await follow(engine, workspace, run_id, progress)
-    except BaseException:
-        with anyio.CancelScope(shield=True):
-            await _undone(engine, workspace, run_id)
-        raise
+    with ThreadPoolExecutor(1) as pool:
+        submitted = pool.submit(engine.submit, launch)
+        try:
+            while not submitted.done():
+                await anyio.sleep(_SUBMITTED_S)
+            run_id = submitted.result()
+            progress(0, None, f"run {run_id}: {launch.procedure} on {launch.framework}")
+            await follow(engine, workspace, run_id, progress)
+        except BaseException:
+            # Ctrl-C cancels the task itself, which no shield of anyio holds off: a submission on its way is
+            # waited for (half a second), since what is not known cannot be cancelled.
+            if submitted.exception() is None:
+                with anyio.CancelScope(shield=True):
+                    await _undone(engine, workspace, submitted.result())
+            raise
     return sealed_folder(workspace, run_id)
 
 

@@ -137,3 +137,24 @@ def test_only_the_first_of_several_signals_interrupts() -> None:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
+
+
+def _catches_interrupts(pid: int) -> bool:
+    """Whether the process has a handler of its own for SIGINT (proc(5), SigCgt)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGINT - 1) & 1)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.1, 0.2])
+def test_ctrl_c_while_libraries_load_shows_no_traceback(tmp_path: Path, after_s: float) -> None:
+    arguments = [sys.executable, "-I", "-m", "plumbline_mcp", "report", "--home", str(tmp_path / "home")]
+    with (tmp_path / "err").open("wb") as errors, subprocess.Popen(arguments, stderr=errors) as process:
+        while not _catches_interrupts(process.pid):  # the interpreter starts
+            time.sleep(0.001)
+        while _catches_interrupts(process.pid) and process.poll() is None:  # until our first line
+            time.sleep(0.001)
+        time.sleep(after_s)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) in (-signal.SIGINT, 130, 3)
+    assert "Traceback" not in (tmp_path / "err").read_text()

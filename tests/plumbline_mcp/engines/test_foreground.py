@@ -1,5 +1,6 @@
 """The foreground engine: what a job sees, how it ends, and that a run is sealed or gone."""
 
+import asyncio
 import hashlib
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,8 @@ import pytest
 from checks.records.runs import RunFolder
 from plumbline_mcp.engines import foreground, launching
 from plumbline_mcp.engines.launching import Launch
+from plumbline_mcp.engines.local.engine import LocalEngine
+from plumbline_mcp.engines.local.processes import marked
 from plumbline_mcp.engines.local.sweeping import sweep
 from plumbline_mcp.errors import BuildError
 from plumbline_mcp.workspace import RunState, Workspace
@@ -243,6 +247,35 @@ def test_ctrl_c_ends_the_job_and_removes_the_run(in_the_background: Background, 
     assert list(workspace.runs.iterdir()) == []
     stored = workspace.run("export-0001")
     assert (stored.state, stored.reason) == (RunState.REMOVED, "cancelled by the program that ran it")
+
+
+def test_a_cancellation_that_comes_while_the_job_is_submitted_cancels_the_job(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C cancels the task itself, not a scope of anyio, and may do so before the run's id is known."""
+    begun, submit = threading.Event(), LocalEngine.submit
+
+    def slow(engine: LocalEngine, wanted: Launch) -> str:
+        begun.set()
+        time.sleep(0.3)
+        return submit(engine, wanted)
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(
+            foreground.run(workspace, launch(tmp_path, PYTHON, f"{WAITING}\n"), lambda *_: None)
+        )
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    monkeypatch.setattr(LocalEngine, "submit", slow)
+    asyncio.run(cancelled())
+    (run,) = workspace.runs_list()
+    assert run.state is RunState.REMOVED
+    assert not (workspace.runs / run.run_id).exists()
+    assert list(marked(workspace.runs / run.run_id)) == []
 
 
 def test_a_job_goes_on_when_the_program_that_follows_it_is_killed(
