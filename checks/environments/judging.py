@@ -55,7 +55,11 @@ def judge_requirements(case: ImageCase) -> Part:
             Measurement(
                 name="declared by what it requires", value=len(declared) - direct, unit="requirements"
             ),
-            Measurement(name="locked versions", value=len(case.lock), unit="distributions"),
+            Measurement(
+                name="locked versions",
+                value=sum(bool(locked.versions) for locked in case.lock.values()),
+                unit="distributions",
+            ),
         ),
         notes=(*(case.source.notes if case.source else ()), *overlaid(needed_here)),
         reason="" if total else "the framework declares no requirement here; name its source or a lock",
@@ -189,6 +193,10 @@ def _python(case: ImageCase) -> list[Problem]:
 
 
 def _locked(locked: Locked, installed: dict[str, Distribution], needed: set[str]) -> Iterator[Problem]:
+    if locked.line is not None:
+        if locked.name in installed or locked.name not in needed:
+            yield from _requirement(Declared(locked.line, "the lock", direct=False), installed)
+        return
     found = installed.get(locked.name)
     expected = " or ".join(locked.versions)
     if found is None:
