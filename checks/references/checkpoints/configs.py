@@ -25,6 +25,7 @@ _SETS = ("eos_token_id",)
 """Fields whose list is a set: generation ends at any of the ids (transformers ``EosTokenCriteria``)."""
 _CONFIG_STEP = "write this field as the release has it, then export again"
 
+_QUANTIZATION = "quantization_config"
 _OWN_CODE = "auto_map"
 """The field by which a release names code of its own; the reference's classes read the rest without it."""
 _CACHE = "use_cache"
@@ -94,9 +95,11 @@ def compare_config(
     """
     result = ConfigResult()
     left, right = _plain(original), _plain(export)
-    if quantization_dropped and "quantization_config" in left and "quantization_config" not in right:
-        left.pop("quantization_config")
-        result.notes.append("quantization_config is left out, as the documented export format says")
+    if quantization_dropped and left.pop(_QUANTIZATION, None) is not None:
+        if right.pop(_QUANTIZATION, None) is None:
+            result.notes.append(f"{_QUANTIZATION} is left out, as the documented export format says")
+        else:
+            result.problems.append(_still_quantized(export))
     if untied:
         left["tie_word_embeddings"] = False
         result.notes.append(
@@ -107,6 +110,17 @@ def compare_config(
     if generates_by_file:
         _allow_cache_setting(result)
     return result
+
+
+def _still_quantized(export: Json) -> Problem:
+    return Problem(
+        code="field-differs",
+        message=f"{_QUANTIZATION} says that weights are quantised, and the documented format is not",
+        place=Place(file="config.json", field=_QUANTIZATION),
+        expected="absent",
+        found=_shown(export[_QUANTIZATION]),
+        next_step=f"leave {_QUANTIZATION} out beside weights that were decoded: engines read them as codes",
+    )
 
 
 def _allow_cache_setting(result: ConfigResult) -> None:

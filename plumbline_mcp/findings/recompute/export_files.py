@@ -74,8 +74,9 @@ def _config(original: Path, export: Path, coded_dropped: bool, untied: bool) -> 
             yield _missing("config", "config.json")
         return
     one, other = _spelled(left), _spelled(right)
-    if coded_dropped and "quantization_config" not in other:
-        one.pop("quantization_config", None)
+    if coded_dropped and one.pop("quantization_config", None) and other.pop("quantization_config", None):
+        where = {"file": "config.json", "field": "quantization_config"}
+        yield Flaw("config", "field-differs", where, "present", "absent")
     if untied:
         one["tie_word_embeddings"] = False
     if (export / "generation_config.json").exists():

@@ -88,6 +88,10 @@ def test_quantization_may_be_dropped_only_where_it_is_documented() -> None:
     original = {**LLAMA, "quantization_config": {"quant_method": "fp8"}}
     assert _fields(original, LLAMA) == {"quantization_config": Outcome.FAIL}
     assert _fields(original, LLAMA, quantization_dropped=True) == {}
+    kept = compare_config(original, original, quantization_dropped=True).problems
+    assert [(p.code, p.place.field) for p in kept] == [("field-differs", "quantization_config")]
+    assert kept[0].next_step
+    assert _fields(LLAMA, LLAMA, quantization_dropped=True) == {}
 
 
 def test_an_adapter_that_unties_the_head_needs_an_untied_configuration() -> None:
