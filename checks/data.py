@@ -80,6 +80,9 @@ class DataCheck(Check[DataInputs, DataCase]):
     of the workload, from 0); ``epoch``, ``rank``, ``batch``. Rows of several epochs are told apart by
     ``epoch`` alone.
 
+    Padding before a row needs an ``attention_mask``, since the row's tokens see it otherwise. A mask may
+    number the documents of a packed sequence (1, 2, 3, ...): each by itself, from first token to last.
+
     Parts: ids/content, ids/order, ids/truncation, ids/positions, ids/packing, ids/coverage, ids/epochs,
     labels, stop; for a run folder also run (what became of each rank).
     """

@@ -103,6 +103,9 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
     A special token that one side leaves to its tokenizer class is no difference where both load to the same.
     ``use_cache``, which the Trainer of transformers 5.24.0 writes as false, changes neither logits nor
     generated tokens: beside a generation_config.json, by which generation keeps its cache, it is a note.
+    Values that generation takes anyway (``temperature`` 1.0) may be left out of generation_config.json; not
+    ``top_k``, without which serving engines sample from all tokens. A chat template that is stated in two
+    files has to be one text, since loaders look in one of them alone.
     ``output_router_logits``, which TRL 1.16.0 writes as true for mixtures of experts, fails: the model then
     returns another loss where training goes on.
     """

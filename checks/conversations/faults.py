@@ -137,9 +137,8 @@ def _doubled(each: Pair) -> Sequence:
     def doubled(values: np.ndarray | None, new: int | None = None) -> np.ndarray | None:
         return None if values is None else np.insert(values, at, values[at] if new is None else new)
 
-    lengths = sequence.lengths
-    if lengths is not None:
-        number = each.document.number
+    lengths, number = sequence.lengths, each.document.number
+    if lengths is not None and number < len(lengths):  # the last document may be left without a length
         lengths = (*lengths[:number], lengths[number] + 1, *lengths[number + 1 :])
     ids = np.insert(sequence.ids, at, sequence.ids[at])
     return replace(

@@ -3,6 +3,7 @@
 import numpy as np
 
 from checks.conversations.alignment import Fit
+from checks.conversations.attention import attention_problems
 from checks.conversations.labels import place_of
 from checks.conversations.pairing import Pair, Pairing
 from checks.conversations.rows_case import Epochs, Rows, comparable, not_here
@@ -23,7 +24,7 @@ def content_part(case: Rows, epochs: Epochs) -> Part:
     problems = [_piece(document, lost) or _unexpected(document) for document in epochs.unexpected]
     problems += [_missing(row) for row in epochs.never if row not in left_out]
     problems += [problem for each in epochs.first if (problem := _content_problem(case, each))]
-    problems += _hole_problems(case, epochs)
+    problems += attention_problems(case, epochs)
     rows = [each.row for each in epochs.first] + list(epochs.never)
     judged = sum(not row.problem for row in rows) + len(epochs.unexpected)
     notes = [f"{len(left_out)} rows left out whose supervised tokens are all cut"] if left_out else []
@@ -39,29 +40,6 @@ def content_part(case: Rows, epochs: Epochs) -> Part:
 
 def _is_padding_attended(each: Pair) -> bool:
     return comparable(each) and not each.document.unmasked and each.body[1] < each.document.end
-
-
-def _hole_problems(case: Rows, epochs: Epochs) -> list[Problem]:
-    """Tokens inside a row that the attention mask hides from the others, in any epoch."""
-    rows = {(each.document.sequence.index, each.document.number): each.row for each in epochs.pairs}
-    return [
-        _hole(case, document, rows.get((document.sequence.index, document.number)), at)
-        for document in case.documents
-        if (at := document.hole) is not None
-    ]
-
-
-def _hole(case: Rows, document: Document, row: ExpectedRow | None, at: int) -> Problem:
-    token = at - document.start
-    return Problem(
-        code="attention-masked",
-        message="the attention mask leaves out a token inside the row",
-        place=place_of(document, row, token, row.message_at(token) if row else None),
-        expected="attention 1 from the row's first token to its last",
-        found=f"attention 0 at {case.tokenizer.words(int(document.sequence.ids[at]))}",
-        next_step="mask padding by its place, not by its id: a pad token that is also the stop token hides "
-        "every real one",
-    )
 
 
 def _missing(row: ExpectedRow) -> Problem:

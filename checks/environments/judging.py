@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
+from urllib.parse import SplitResult, urlsplit
 
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -19,7 +20,7 @@ from checks.environments.installed import (
     overlaid,
     shown_name,
 )
-from checks.records.probe import Distribution, FileState
+from checks.records.probe import DirectUrl, Distribution, FileState
 from checks.references.declarations import Declared, Locked, Unreadable, expand
 from checks.references.git_tree import GIT_BLOB, blob_digest
 from checks.verdict import Coverage, Measurement, Outcome, Part, Place, Problem, part_of
@@ -54,7 +55,11 @@ def judge_requirements(case: ImageCase) -> Part:
             Measurement(
                 name="declared by what it requires", value=len(declared) - direct, unit="requirements"
             ),
-            Measurement(name="locked versions", value=len(case.lock), unit="distributions"),
+            Measurement(
+                name="locked versions",
+                value=sum(bool(locked.versions) for locked in case.lock.values()),
+                unit="distributions",
+            ),
         ),
         notes=(*(case.source.notes if case.source else ()), *overlaid(needed_here)),
         reason="" if total else "the framework declares no requirement here; name its source or a lock",
@@ -114,11 +119,8 @@ def _from_url(requirement: Requirement, found: Distribution, by: str) -> Iterato
     """A requirement on an address: what was installed has to say the same address (PEP 610)."""
     origin = found.direct_url
     wanted = str(requirement.url)
-    if origin is not None:
-        commit = origin.vcs_info.commit_id if origin.vcs_info else ""
-        same = origin.url in (wanted, wanted.split("#")[0]) or (commit and commit in wanted)
-        if same or (origin.url and wanted.removeprefix("git+").split("@")[0] == origin.url and not commit):
-            return
+    if origin is not None and _is_from(wanted, origin):
+        return
     yield Problem(
         code="requirement-unsatisfied",
         outcome=Outcome.FAIL if origin is not None else Outcome.INCONCLUSIVE,
@@ -128,6 +130,39 @@ def _from_url(requirement: Requirement, found: Distribution, by: str) -> Iterato
         found=origin.url if origin else f"{found.version} from an index",
         next_step=_install(requirement),
     )
+
+
+def _is_from(wanted: str, origin: DirectUrl) -> bool:
+    """Whether an installation was recorded from an address that PEP 508 spells ``vcs+url@revision#fragment``.
+
+    PEP 610 records url, revision asked for (a tag, a branch, a short commit) and commit apart. An address
+    that names no revision is met by any; one that names one by this one, or by the commit that it begins.
+    """
+    if origin.vcs_info is None:
+        return origin.url in (wanted, wanted.split("#")[0])
+    try:
+        address, recorded = urlsplit(wanted), urlsplit(origin.url)
+    except ValueError:  # no address at all, such as an unclosed [
+        return False
+    path, at, revision = address.path.rpartition("@") if "@" in address.path else (address.path, "", "")
+    by_commit = _begins_commit(revision, origin.vcs_info.commit_id.lower())
+    if at and not (by_commit or revision == origin.vcs_info.requested_revision):
+        return False
+    # installers leave names and passwords out of what they record
+    same = (address.scheme.split("+")[-1], _host(address), path) == (
+        recorded.scheme,
+        _host(recorded),
+        recorded.path,
+    )
+    return same or by_commit
+
+
+def _host(address: SplitResult) -> str:
+    return address.netloc.rpartition("@")[2]
+
+
+def _begins_commit(revision: str, commit: str) -> bool:
+    return re.fullmatch(r"[0-9a-fA-F]{7,64}", revision) is not None and commit.startswith(revision.lower())
 
 
 def _unreadable(item: Unreadable) -> Problem:
@@ -158,6 +193,10 @@ def _python(case: ImageCase) -> list[Problem]:
 
 
 def _locked(locked: Locked, installed: dict[str, Distribution], needed: set[str]) -> Iterator[Problem]:
+    if locked.line is not None:
+        if locked.name in installed or locked.name not in needed:
+            yield from _requirement(Declared(locked.line, "the lock", direct=False), installed)
+        return
     found = installed.get(locked.name)
     expected = " or ".join(locked.versions)
     if found is None:

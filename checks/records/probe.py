@@ -34,6 +34,7 @@ class VcsInfo(Frozen, extra="ignore"):
     """Which commit was installed (PEP 610)."""
 
     vcs: str = ""
+    requested_revision: str = ""
     commit_id: str = ""
 
 

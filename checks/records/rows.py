@@ -231,11 +231,12 @@ def per_token(value: Any, length: int, where: str) -> Ints:
     return array
 
 
-def _lengths(value: Any, length: int, where: str) -> tuple[int, ...]:
+def _lengths(value: Any, length: int, where: str) -> tuple[int, ...] | None:
+    """The documents' lengths, those of 0 tokens aside; None where none is left: then nothing is said."""
     lengths = integers(value, f"{where}, seq_lens")
     if (lengths < 0).any() or int(lengths.sum(dtype=np.int64)) > length:
         raise BadInput(f"{where}, seq_lens add up to {lengths.sum()} for {length} tokens")
-    return tuple(lengths.tolist())
+    return tuple(each for each in lengths.tolist() if each) or None
 
 
 def _index(value: Any, where: str) -> int | None:

@@ -40,11 +40,15 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Locked:
-    """The versions that a lock file names for a distribution (several: one per platform fork)."""
+    """The versions that a lock file names for a distribution (several: one per platform fork).
+
+    ``line``: a requirement line that pins no version, and is held against what is installed as it stands.
+    """
 
     name: str
     versions: tuple[str, ...]
     required: bool
+    line: Requirement | None = None
 
 
 @dataclass(frozen=True)
@@ -175,9 +179,9 @@ def read_lock(path: Path, markers: Mapping[str, str]) -> dict[str, Locked]:
         except InvalidRequirement as error:
             raise BadInput(f"{path}: {text[:100]!r} is no requirement") from error
         pins = [spec.version for spec in requirement.specifier if spec.operator in ("==", "===")]
-        if pins and (requirement.marker is None or requirement.marker.evaluate(dict(markers))):
+        if requirement.marker is None or requirement.marker.evaluate(dict(markers)):
             name = canonicalize_name(requirement.name)
-            found[name] = Locked(name, tuple(pins), required=True)
+            found[name] = Locked(name, tuple(pins), True, None if pins else requirement)
     return _some(found, path)
 
 
@@ -204,7 +208,7 @@ def _holds(text: str, markers: Mapping[str, str]) -> bool:
 
 
 def _some(found: dict[str, Locked], path: Path) -> dict[str, Locked]:
-    if not found:
+    if not any(locked.versions for locked in found.values()):
         raise BadInput(f"{path} locks no version", "name a uv.lock, poetry.lock, pylock.toml or pinned list")
     return found
 

@@ -139,3 +139,54 @@ def test_unlabelled_padding_that_attention_covers_is_noted(
     assert shuffled.outcome is Outcome.PASS, shuffled.reason
     dump[3]["input_ids"][-1] = STOP
     assert failures(judged(tmp_path, release, dump))["ids/content"] == {"content-differs"}
+
+
+def test_padding_before_a_row_needs_a_mask(tmp_path: Path, release: Path, rows: list[Row]) -> None:
+    """Without one every token of the row sees the padding; behind the row it changes nothing."""
+    verdict = judged(tmp_path, release, [pad(each, 120, left=True) for each in rows])
+    assert verdict.outcome is Outcome.NOT_EVALUATED
+    assert {(name, problem.code) for name, problem in verdict.problems()} == {
+        ("ids/content", "padding-unmasked")
+    }
+    assert "attention_mask" in part(verdict, "ids/content").problems[0].next_step
+
+
+def _numbered(rows: list[Row], shift: int = 0) -> list[Row]:
+    """Three rows a sequence; the mask numbers them, with the first edge ``shift`` tokens late."""
+    packs = []
+    for first in range(0, len(rows), 3):
+        group = rows[first : first + 3]
+        lengths = [len(each["input_ids"]) for each in group]
+        edges = [lengths[0] + shift, lengths[1] - shift, lengths[2]]
+        packs.append(
+            {
+                "input_ids": [token for each in group for token in each["input_ids"]],
+                "labels": [label for each in group for label in each["labels"]],
+                "position_ids": [at for length in lengths for at in range(length)],
+                "attention_mask": [number for number, length in enumerate(edges, 1) for _ in range(length)],
+            }
+        )
+    return packs
+
+
+def test_a_mask_that_numbers_packed_rows_passes(tmp_path: Path, release: Path, rows: list[Row]) -> None:
+    verdict = judged(tmp_path, release, _numbered(rows), packing="documents")
+    assert verdict.outcome is Outcome.PASS, verdict.reason
+
+
+def test_a_mask_that_numbers_packed_rows_wrongly_decides_nothing(
+    tmp_path: Path, release: Path, rows: list[Row]
+) -> None:
+    verdict = judged(tmp_path, release, _numbered(rows, shift=1), packing="documents")
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    found = part(verdict, "ids/content").problems
+    assert {problem.code for problem in found} == {"attention-misnumbered"}
+    assert all(problem.next_step for problem in found)
+    together = _numbered(rows)
+    together[1]["attention_mask"] = [min(number, 2) for number in together[1]["attention_mask"]]
+    verdict = judged(tmp_path, release, together, packing="documents")
+    assert [problem.place.sequence for problem in part(verdict, "ids/content").problems] == [1]
+    alone = [each | {"attention_mask": [1] * len(each["input_ids"])} for each in rows]
+    alone[4]["attention_mask"][5:] = [2] * len(alone[4]["attention_mask"][5:])
+    verdict = judged(tmp_path, release, alone)
+    assert [(p.place.sequence, p.place.token) for p in part(verdict, "ids/content").problems] == [(4, 5)]

@@ -10,8 +10,7 @@ from tests.checks.judged_rows import Row, failures, judged, only, pad, part
 from tests.checks.tiny_release import write_release
 
 
-@pytest.mark.parametrize("left", [False, True])
-@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize(("left", "mask"), [(False, False), (False, True), (True, True)])
 def test_padding_on_either_side_passes(
     tmp_path: Path, release: Path, rows: list[Row], left: bool, mask: bool
 ) -> None:
@@ -104,3 +103,16 @@ def test_packed_rows_without_positions_are_not_evaluated(
 
 def test_packed_rows_fail_where_the_recipe_packs_none(tmp_path: Path, release: Path, rows: list[Row]) -> None:
     assert "packing-differs" in failures(judged(tmp_path, release, packed(rows)))["ids/packing"]
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
+def test_lengths_that_say_nothing_are_none(
+    tmp_path: Path, release: Path, rows: list[Row], lengths: list[int]
+) -> None:
+    """Also where labels are one ahead and name a token behind the last."""
+    assert judged(tmp_path, release, [each | {"seq_lens": lengths} for each in rows]).outcome is Outcome.PASS
+    ahead = [
+        {"input_ids": each["input_ids"][:-2], "labels": each["labels"][1:-1], "seq_lens": lengths}
+        for each in rows
+    ]
+    assert judged(tmp_path, release, ahead, labels="shifted").outcome is Outcome.PASS

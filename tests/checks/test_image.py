@@ -231,6 +231,28 @@ def test_a_lock_means_equality(image: Image, tmp_path: Path, name: str, text: st
     assert verdict.parts[0].problems[0].expected == "==2.0.1"
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("root>=1", None),
+        ("root>=2", "requirement-unsatisfied"),
+        ("absent", "requirement-missing"),
+        ('root>=2; sys_platform == "win32"', None),
+        ("root @ https://example.org/root-1.0.whl", "requirement-unsatisfied"),
+    ],
+)
+def test_a_line_of_a_lock_that_pins_nothing_has_to_hold(
+    image: Image, tmp_path: Path, line: str, code: str | None
+) -> None:
+    lock = tmp_path / "requirements.txt"
+    lock.write_text(f"leaf==2.0\n{line}\n")
+    verdict = image.check(lock=lock)
+    assert [found for _, found, _ in problems(verdict)] == ([code] if code else [])
+    assert verdict.outcome is (
+        Outcome.INCONCLUSIVE if "@" in line else Outcome.FAIL if code else Outcome.PASS
+    )
+
+
 def test_what_a_lock_names_for_this_environment_is_installed(image: Image, tmp_path: Path) -> None:
     lock = tmp_path / "requirements.txt"
     lock.write_text('leaf==2.0\nabsent==1.0\nelsewhere==1.0; sys_platform == "win32"\n')

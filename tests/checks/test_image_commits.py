@@ -186,3 +186,39 @@ def test_a_checkout_cannot_run_a_program_through_its_configuration(image: Image,
     (source / ".git/objects" / tree[:2] / tree[2:]).unlink()
     assert image.check().outcome is Outcome.INCONCLUSIVE
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("declared", "origin", "outcome"),
+    [
+        ("git+https://example.org/leaf", {"requested_revision": "main"}, Outcome.PASS),
+        ("git+https://example.org/leaf@v2.0", {"requested_revision": "v2.0"}, Outcome.PASS),
+        ("git+https://user:word@example.org/leaf@v2.0", {"requested_revision": "v2.0"}, Outcome.PASS),
+        ("git+https://example.org/leaf@v2.0#subdirectory=a", {"requested_revision": "v2.0"}, Outcome.PASS),
+        ("git+https://example.org/leaf@ab12ab1", {"requested_revision": "ab12ab1"}, Outcome.PASS),
+        ("git+https://example.org/leaf@ab12ab1", {"requested_revision": "v2.0"}, Outcome.PASS),
+        ("git+https://example.org/leaf@v2.1", {"requested_revision": "v2.0"}, Outcome.FAIL),
+        ("git+https://example.org/leaf@cd34cd3", {"requested_revision": "v2.0"}, Outcome.FAIL),
+        ("git+https://example.org/fork", {"requested_revision": "v2.0"}, Outcome.FAIL),
+        ("git+https://example.com/leaf@v2.0", {"requested_revision": "v2.0"}, Outcome.FAIL),
+    ],
+)
+def test_a_requirement_on_a_repository_is_met_as_installers_record_it(
+    tmp_path: Path, declared: str, origin: dict[str, str], outcome: Outcome
+) -> None:
+    """PEP 610 keeps the address, the revision that was asked for and the commit in fields of their own."""
+    image = Image(tmp_path, requires=(f"leaf @ {declared}",))
+    recorded = {"vcs": "git", "commit_id": "ab12" * 10, **origin}
+    document = {"url": "https://example.org/leaf", "vcs_info": recorded}
+    (image.site / "leaf-2.0.dist-info/direct_url.json").write_text(json.dumps(document))
+    verdict = image.check()
+    assert verdict.outcome is outcome
+    expected = [] if outcome is Outcome.PASS else [("requirements", "requirement-unsatisfied", "leaf")]
+    assert problems(verdict) == expected
+
+
+def test_an_address_that_is_none_is_met_by_nothing(tmp_path: Path) -> None:
+    image = Image(tmp_path, requires=("leaf @ git+https://example.org/leaf",))
+    document = {"url": "https://[", "vcs_info": {"vcs": "git", "commit_id": "ab12" * 10}}
+    (image.site / "leaf-2.0.dist-info/direct_url.json").write_text(json.dumps(document))
+    assert problems(image.check()) == [("requirements", "requirement-unsatisfied", "leaf")]

@@ -5,6 +5,7 @@ fills in defaults and translates old spellings (``rope_theta`` and ``rope_scalin
 A field that one file leaves out at its default is no difference; it is listed.
 """
 
+import copy
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ _SETS = ("eos_token_id",)
 """Fields whose list is a set: generation ends at any of the ids (transformers ``EosTokenCriteria``)."""
 _CONFIG_STEP = "write this field as the release has it, then export again"
 
+_QUANTIZATION = "quantization_config"
+_OWN_CODE = "auto_map"
+"""The field by which a release names code of its own; the reference's classes read the rest without it."""
 _CACHE = "use_cache"
 _CACHE_MEANS = (
     "logits and generated tokens are the same; a forward call returns no key/value cache unless asked"
@@ -40,6 +44,27 @@ _MEANS = {
 }
 """What a difference of these fields changes, and what it leaves alone."""
 
+_UNSET = {
+    "do_sample": False,
+    "use_cache": True,
+    "max_length": 20,
+    "min_length": 0,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "repetition_penalty": 1.0,
+    "length_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+}
+"""What generation takes where generation_config.json is silent (``GenerationConfig``, transformers 5.24.0).
+
+transformers 4 leaves these values out when it saves. Not ``top_k``: where it is left out, transformers keeps
+the 50 most probable tokens, serving engines all.
+"""
 _RENAMED = (("torch_dtype", "dtype"), ("rope_theta", "rope_parameters.rope_theta"))
 """Fields that transformers 5 renamed, old and new; files of both times hold one of the two, or both."""
 _INNER = ("text_config", "vision_config")
@@ -70,9 +95,11 @@ def compare_config(
     """
     result = ConfigResult()
     left, right = _plain(original), _plain(export)
-    if quantization_dropped and "quantization_config" in left and "quantization_config" not in right:
-        left.pop("quantization_config")
-        result.notes.append("quantization_config is left out, as the documented export format says")
+    if quantization_dropped and left.pop(_QUANTIZATION, None) is not None:
+        if right.pop(_QUANTIZATION, None) is None:
+            result.notes.append(f"{_QUANTIZATION} is left out, as the documented export format says")
+        else:
+            result.problems.append(_still_quantized(export))
     if untied:
         left["tie_word_embeddings"] = False
         result.notes.append(
@@ -83,6 +110,17 @@ def compare_config(
     if generates_by_file:
         _allow_cache_setting(result)
     return result
+
+
+def _still_quantized(export: Json) -> Problem:
+    return Problem(
+        code="field-differs",
+        message=f"{_QUANTIZATION} says that weights are quantised, and the documented format is not",
+        place=Place(file="config.json", field=_QUANTIZATION),
+        expected="absent",
+        found=_shown(export[_QUANTIZATION]),
+        next_step=f"leave {_QUANTIZATION} out beside weights that were decoded: engines read them as codes",
+    )
 
 
 def _allow_cache_setting(result: ConfigResult) -> None:
@@ -177,6 +215,8 @@ def _compare(
     meaning: Callable[[dict[str, Any]], dict[str, Any] | None],
 ) -> None:
     raw = _differences(left, right)
+    for name in [name for name in raw if name.split(".")[0] == _OWN_CODE]:
+        result.problems.append(_undefined(name, *raw.pop(name), file))
     for name in _SETS:
         if left.get(name) != right.get(name) and _same(left.get(name), right.get(name), name):
             result.notes.append(f"{file}: {name} lists the same ids in another order or form")
@@ -189,8 +229,23 @@ def _compare(
     meant = _differences(_plain(means_left), _plain(means_right))
     result.problems.extend(_problem(name, *pair, file) for name, pair in meant.items())
     same = sorted(name for name in raw if not any(_related(name, other) for other in meant))
-    if same:
+    if same and (_OWN_CODE in left or _OWN_CODE in right):
+        result.problems.append(_read_by_own_code(same, file))
+    elif same:
         result.notes.append(f"{file}: written otherwise with the same meaning: {', '.join(same[:20])}")
+
+
+def _read_by_own_code(names: list[str], file: str) -> Problem:
+    """Other spellings beside ``auto_map``: that code may read the release's alone, and it is never run."""
+    listed = ", ".join(names[:20])
+    return Problem(
+        code="field-unknown",
+        outcome=Outcome.INCONCLUSIVE,
+        message=f"written otherwise: {listed}; the reference reads the same from both, and whether the "
+        f"release's own code ({_OWN_CODE}) does is not known, since it is never run",
+        place=Place(file=file, field=names[0]),
+        next_step="write these fields as the release has them: copy its config.json",
+    )
 
 
 def _related(name: str, other: str) -> bool:
@@ -258,10 +313,11 @@ def _model_config(config: dict[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING
 
     kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in CONFIG_MAPPING or "auto_map" in config:
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         return None
+    known = {name: value for name, value in config.items() if name != _OWN_CODE}
     try:
-        return CONFIG_MAPPING[kind].from_dict(config)
+        return CONFIG_MAPPING[kind].from_dict(copy.deepcopy(known))
     except (StrictDataclassError, TypeError, ValueError, KeyError, AttributeError):
         return None
 
@@ -281,4 +337,5 @@ def _generation_meaning(config: dict[str, Any]) -> dict[str, Any] | None:
         meaning: dict[str, Any] = GenerationConfig.from_dict(config).to_dict()
     except (TypeError, ValueError, KeyError, AttributeError):
         return None
-    return meaning
+    unset = {name: value for name, value in _UNSET.items() if meaning.get(name) is None}
+    return meaning | unset

@@ -88,13 +88,14 @@ def expectation(
     found = groups(original.tensors, original.json("config.json") or {})
     formats = {entry.release_format: entry for entry in declared}
     wanted = {entry.name: entry for entry in _as_released(original, found, formats)}
-    used = sorted({group.kind for group in found.values()} & set(formats))
+    kinds = {group.kind for group in found.values()}
+    used = sorted(kinds & set(formats))
     notes = tuple(
         f"the framework documents that it exports {kind} as {formats[kind].exported_as}:"
         f" {formats[kind].citation}"
         for kind in used
     )
-    result = Expectation(wanted, notes, quantization_dropped=bool(used))
+    result = Expectation(wanted, notes, quantization_dropped=bool(used) and kinds <= set(formats))
     if adapter is not None:
         result = _adapted(result, adapter, original)
     if trained is not None:

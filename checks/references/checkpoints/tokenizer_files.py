@@ -11,6 +11,8 @@ from checks.verdict import Place, Problem
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 """Special tokens by role."""
 
+_TOOLS = "tool_use"
+"""The template that the reference takes, where it is there, for conversations that offer tools."""
 _TEMPLATE_STEP = "copy the release's chat template into the export"
 SETTINGS_FILE = "tokenizer_config.json"
 _LOADED = "judged by what the reference implementation loads"
@@ -99,24 +101,29 @@ def chat_templates(side: Checkpoint) -> dict[str, str]:
     A file of its own wins over one inside tokenizer_config.json, as in the reference implementation. Jinja
     drops one final newline, so it is no part of the text. Raises `Unreadable`.
     """
-    found: dict[str, str] = {}
-    inside = (side.json("tokenizer_config.json") or {}).get("chat_template")
+    return {name: text for name, _, text in _said_templates(side)}
+
+
+def _said_templates(side: Checkpoint) -> list[tuple[str, str, str]]:
+    """(name, file, text) of each place that states a template; of one name the last wins."""
+    found: list[tuple[str, str, str]] = []
+    inside = (side.json(SETTINGS_FILE) or {}).get("chat_template")
     if isinstance(inside, str):
-        found["default"] = inside
+        found.append(("default", SETTINGS_FILE, inside))
     elif isinstance(inside, list):
         entries = [entry for entry in inside if isinstance(entry, Mapping)]
-        found.update({str(entry.get("name")): str(entry.get("template")) for entry in entries})
+        found += [(str(entry.get("name")), SETTINGS_FILE, str(entry.get("template"))) for entry in entries]
     in_json = (side.json("chat_template.json") or {}).get("chat_template")
     if isinstance(in_json, str):
-        found["default"] = in_json
+        found.append(("default", "chat_template.json", in_json))
     for name, raw in side.documents.items():
         if name == "chat_template.jinja" or name.startswith("additional_chat_templates/"):
             key = "default" if "/" not in name else name.split("/")[1].removesuffix(".jinja")
             try:
-                found[key] = raw.decode("utf-8")
+                found.append((key, name, raw.decode("utf-8")))
             except UnicodeDecodeError as error:
                 raise Unreadable(name, "is no UTF-8 text") from error
-    return {name: text.removesuffix("\n") for name, text in found.items()}
+    return [(name, file, text.removesuffix("\n")) for name, file, text in found]
 
 
 def compare_chat_templates(original: Checkpoint, export: Checkpoint) -> tuple[list[Problem], list[str], int]:
@@ -139,7 +146,41 @@ def compare_chat_templates(original: Checkpoint, export: Checkpoint) -> tuple[li
         place = Place(file="chat_template.jinja")
         step = "leave the template out, or name the release that it belongs to as the original"
         problems.append(Problem(code="template-differs", message=message, place=place, next_step=step))
+    elif _TOOLS in extra and found[_TOOLS] != wanted.get("default"):
+        problems.append(_added_for_tools(export))
+    problems += _contradictions(original, export)
     return problems, notes, len(wanted)
+
+
+def _added_for_tools(export: Checkpoint) -> Problem:
+    file = next(file for name, file, _ in _said_templates(export) if name == _TOOLS)
+    return Problem(
+        code="template-differs",
+        message=f"the export adds a template {_TOOLS!r}: conversations that offer tools are rendered with it",
+        place=Place(file=file, field=_TOOLS),
+        next_step="leave this template out: the release renders tools with its usual one",
+    )
+
+
+def _contradictions(original: Checkpoint, export: Checkpoint) -> list[Problem]:
+    """A template that is stated twice, with two texts: each loader reads another one."""
+    wanted, read, released = chat_templates(original), chat_templates(export), set(_said_templates(original))
+    problems = []
+    for name, file, text in _said_templates(export):
+        if text in (read[name], wanted.get(name)) or (name, file, text) in released:
+            continue
+        message = f"{file} has another chat template{_named(name)} than the one that is read here"
+        problems.append(
+            Problem(
+                code="template-differs",
+                message=f"{message}: loaders that look there alone render with it",
+                place=Place(file=file, field=None if name == "default" else name),
+                expected=repr(read[name][:80]),
+                found=repr(text[:80]),
+                next_step="write the template to one place, or the release's text to each",
+            )
+        )
+    return problems
 
 
 def _named(name: str) -> str:

@@ -70,22 +70,22 @@ def recompute(folder: Path, question: Question) -> Submission:
         answer.add([export])
         return answer.submission("")
     release = Weights.open(original)
-    weights, flaw = _open_export(export)
-    if weights is None:
-        answer.add([flaw] if flaw else [])
-        if (export / "config.json").exists():
-            answer.add(file_flaws(original, export, coded_dropped=True, untied=False))
-        return answer.submission("")
     pack = pack_folder(folder, question, record)
     declared = {
         each.get("release_format"): each
         for each in pack_file(pack, "settings.toml").get("declared_export", [])
     }
+    dropped = bool(release.coded) and all(each.kind in declared for each in release.coded.values())
+    weights, flaw = _open_export(export)
+    if weights is None:
+        answer.add([flaw] if flaw else [])
+        if (export / "config.json").exists():
+            answer.add(file_flaws(original, export, coded_dropped=dropped, untied=False))
+        return answer.submission("")
     sides = _sides(folder, question, release, weights, declared)
     answer.add(_strays(original, export))
     with np.errstate(invalid="ignore", over="ignore"):
         _judge(answer, sides)
-    dropped = any(release.coded[name].kind in declared for name in release.coded)
     answer.add(file_flaws(original, export, coded_dropped=dropped, untied=sides.untied))
     return answer.submission(f"{len(sides.wanted)} tensors and the small files")
 

@@ -74,8 +74,9 @@ def _config(original: Path, export: Path, coded_dropped: bool, untied: bool) -> 
             yield _missing("config", "config.json")
         return
     one, other = _spelled(left), _spelled(right)
-    if coded_dropped and "quantization_config" not in other:
-        one.pop("quantization_config", None)
+    if coded_dropped and one.pop("quantization_config", None) and other.pop("quantization_config", None):
+        where = {"file": "config.json", "field": "quantization_config"}
+        yield Flaw("config", "field-differs", where, "present", "absent")
     if untied:
         one["tie_word_embeddings"] = False
     if (export / "generation_config.json").exists():
@@ -289,3 +290,23 @@ def _templates(original: Path, export: Path) -> Iterator[Flaw]:
             yield Flaw("chat_template", "template-differs", where)
     if found and not wanted:
         yield Flaw("chat_template", "template-differs", {"file": "chat_template.jinja"})
+    for_tools = found.get("tool_use", wanted.get("default"))
+    if wanted and "tool_use" not in wanted and for_tools != wanted.get("default"):
+        yield Flaw("chat_template", "template-differs", {"field": "tool_use"})
+    older = _beside(original)
+    for key, text in _beside(export).items():
+        if older.get(key) != text and text not in (found.get(key[1], text), wanted.get(key[1])):
+            field = {} if key[1] == "default" else {"field": key[1]}
+            yield Flaw("chat_template", "template-differs", {"file": key[0]} | field)
+
+
+def _beside(folder: Path) -> dict[tuple[str, str], str]:
+    """Templates inside JSON files, by file and name: loaders that know no file of its own read them there."""
+    texts: dict[tuple[str, str], str] = {}
+    for file in ("tokenizer_config.json", "chat_template.json"):
+        value = (document(folder, file) or {}).get("chat_template")
+        each = [{"name": "default", "template": value}] if isinstance(value, str) else value
+        for entry in each if isinstance(each, list) else []:
+            if isinstance(entry, dict) and isinstance(entry.get("template"), str):
+                texts[file, str(entry.get("name"))] = entry["template"].removesuffix("\n")
+    return texts

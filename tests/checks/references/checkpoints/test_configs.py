@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from checks.references.checkpoints.configs import (
+    _UNSET,
     compare_added_generation_config,
     compare_config,
     compare_generation_config,
@@ -87,6 +88,10 @@ def test_quantization_may_be_dropped_only_where_it_is_documented() -> None:
     original = {**LLAMA, "quantization_config": {"quant_method": "fp8"}}
     assert _fields(original, LLAMA) == {"quantization_config": Outcome.FAIL}
     assert _fields(original, LLAMA, quantization_dropped=True) == {}
+    kept = compare_config(original, original, quantization_dropped=True).problems
+    assert [(p.code, p.place.field) for p in kept] == [("field-differs", "quantization_config")]
+    assert kept[0].next_step
+    assert _fields(LLAMA, LLAMA, quantization_dropped=True) == {}
 
 
 def test_an_adapter_that_unties_the_head_needs_an_untied_configuration() -> None:
@@ -198,3 +203,33 @@ def test_a_router_setting_that_a_trainer_saved_is_a_difference_and_says_what_it_
     assert (problem.place.field, problem.outcome) == ("output_router_logits", Outcome.FAIL)
     assert "generated tokens are the same" in problem.message
     assert "training goes on otherwise" in problem.message
+
+
+def test_values_that_generation_takes_anyway_may_be_left_out() -> None:
+    """transformers 4 leaves its defaults out when it saves, transformers 5 writes what it was given."""
+    from transformers import GenerationConfig
+
+    known = GenerationConfig._get_default_generation_params()
+    assert {name: known[name] for name in _UNSET} == _UNSET
+    released = {"eos_token_id": 2, "do_sample": True, "temperature": 1.0, "top_p": 0.95}
+    saved = {name: value for name, value in released.items() if name != "temperature"}
+    for left, right in ((released, saved), (saved, released)):
+        result = compare_generation_config(left, right)
+        assert result.problems == []
+        assert any("temperature" in note for note in result.notes)
+    lost = compare_generation_config({**released, "top_k": 50, "temperature": 0.9}, saved)
+    assert {problem.place.field for problem in lost.problems} == {"temperature", "top_k"}
+
+
+def test_other_spellings_beside_code_of_its_own_decide_nothing() -> None:
+    """DeepSeek-V3 names code of its own, which reads rope_theta; transformers 5 writes rope_parameters."""
+    own = {**LLAMA, "auto_map": {"AutoModelForCausalLM": "modeling.Model"}}
+    rope = {"rope_type": "default", "rope_theta": LLAMA["rope_theta"]}
+    renamed = {name: value for name, value in own.items() if name != "rope_theta"} | {"rope_parameters": rope}
+    result = compare_config(own, renamed)
+    assert [(p.code, p.outcome) for p in result.problems] == [("field-unknown", Outcome.INCONCLUSIVE)]
+    assert result.problems[0].next_step
+    assert _fields(own, own) == {}
+    assert _fields(own, {**own, "rms_norm_eps": 0.1}) == {"rms_norm_eps": Outcome.FAIL}
+    assert _fields(own, LLAMA) == {"auto_map": Outcome.FAIL}
+    assert _fields(LLAMA, own) == {"auto_map": Outcome.INCONCLUSIVE}

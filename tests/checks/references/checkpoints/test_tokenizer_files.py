@@ -149,3 +149,41 @@ def test_lost_changed_and_added_templates(release: Checkpoint) -> None:
     assert "tools" in compare_chat_templates(release, more)[1][0]
     with pytest.raises(Unreadable, match="UTF-8"):
         chat_templates(_with(release, chat_template__jinja=b"\xff\xfe"))
+
+
+def test_two_texts_of_one_template_contradict_each_other(release: Checkpoint) -> None:
+    """An older writer's template left beside a newer file: each loader renders another one."""
+    text = release.documents["chat_template.jinja"].decode().removesuffix("\n")
+    settings = json.loads(release.documents["tokenizer_config.json"])
+
+    def beside(template: Any, side: Checkpoint = release) -> Checkpoint:
+        return _with(
+            side, tokenizer_config__json=json.dumps({**settings, "chat_template": template}).encode()
+        )
+
+    for template in (text, [{"name": "default", "template": text}]):
+        assert compare_chat_templates(release, beside(template)) == ([], [], 1)
+    old = [{"name": "default", "template": "old"}]
+    for export, file in (
+        (beside("old"), "tokenizer_config.json"),
+        (beside(old), "tokenizer_config.json"),
+        (_with(release, chat_template__json=b'{"chat_template": "old"}'), "chat_template.json"),
+    ):
+        problems, _, _ = compare_chat_templates(release, export)
+        assert [(p.code, p.place.file, p.found) for p in problems] == [("template-differs", file, "'old'")]
+        assert problems[0].next_step
+    assert compare_chat_templates(beside("old"), beside("old"))[0] == []  # the release says both itself
+    changed = beside(text, _with(release, chat_template__jinja=b"new"))
+    assert [p.place.file for p in compare_chat_templates(release, changed)[0]] == ["chat_template.jinja"]
+
+
+def test_an_added_template_for_tools_changes_what_is_rendered(release: Checkpoint) -> None:
+    def adding(text: bytes) -> Checkpoint:
+        documents = {**release.documents, "additional_chat_templates/tool_use.jinja": text}
+        return replace(release, documents=documents)
+
+    problems, _, _ = compare_chat_templates(release, adding(b"other"))
+    assert [(p.code, p.place.field) for p in problems] == [("template-differs", "tool_use")]
+    assert problems[0].next_step
+    assert compare_chat_templates(release, adding(release.documents["chat_template.jinja"]))[0] == []
+    assert compare_chat_templates(adding(b"other"), adding(b"other"))[0] == []

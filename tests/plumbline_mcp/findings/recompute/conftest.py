@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from tests.checks import tiny_release
-from tests.checks.export_pairs import edited, write_gpt_oss_pair, write_llama
+from tests.checks.export_pairs import edit_json, edited, write_gpt_oss_pair, write_llama
 from tests.checks.loaded_runs import RunWriter
 from tests.checks.test_export_adapters import _adapter, _merged
 from tests.checks.test_optimizer_step import BROKEN, BROKEN_PAIRS, CLEAN, CLEAN_PAIRS
@@ -170,6 +170,9 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judged]:
         shutil.copytree(base / "clean", folder)
         (folder / "record-1" / name).unlink(missing_ok=True)
         found[folder.name] = judged.exported(folder)
+    shutil.copytree(base / "clean", base / "older_template")
+    edit_json(base / "older_template/record-1/tokenizer_config.json", chat_template="older")
+    found["older_template"] = judged.exported(base / "older_template")
     for name, scale in {"merged": 2.0, "merged-twice": 4.0, "unmerged": 0.0}.items():
         original = write_llama(base / name / "original")
         adapter = _adapter(base / name / "record-2")

@@ -64,7 +64,8 @@ def test_a_clean_export(exports: dict[str, Judged], name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*EXPORTS, "generation_config", "chat_template", "config", "unmerged", "merged-twice"]
+    "name",
+    [*EXPORTS, "generation_config", "chat_template", "older_template", "config", "unmerged", "merged-twice"],
 )
 def test_a_wrong_export(exports: dict[str, Judged], name: str) -> None:
     assert_same(exports[name], Outcome.FAIL)
