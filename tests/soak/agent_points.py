@@ -96,7 +96,7 @@ def soak(folder: Path, count: int, seed: int, a_workspace: int = POINTS_IN_A_WOR
         place.mkdir(parents=True)
         site = Site(place, (STDIO, HTTP)[number % 2])
         try:
-            _workspace(site, points[first : first + a_workspace], soaked)
+            play_in(site, points[first : first + a_workspace], soaked)
         finally:
             site.close()
         if not soaked.broken:
@@ -104,7 +104,7 @@ def soak(folder: Path, count: int, seed: int, a_workspace: int = POINTS_IN_A_WOR
     return soaked
 
 
-def _workspace(site: Site, points: list[AgentPoint], soaked: Soaked) -> None:
+def play_in(site: Site, points: list[AgentPoint], soaked: Soaked) -> None:
     """A clean round that is measured, the points, and a clean round that finds nothing in its way."""
     lives = _measured(site)
     for point in points:
@@ -117,7 +117,7 @@ def _workspace(site: Site, points: list[AgentPoint], soaked: Soaked) -> None:
     last = AgentPlayed(AgentPoint("nobody", 0.0), site.transport)
     found = _went(site, last, lives)
     site.end_server()
-    found += _left(site)
+    found += left_over(site)
     soaked.violations += [f"{site.place.folder.name}: {problem}" for problem in found]
     _say(f"{site.place.folder.name} ends: {'VIOLATED' if found else 'ok'}", found)
     _count(site, soaked)
@@ -304,7 +304,7 @@ def _succeeded(run: StoredRun) -> bool:
     return run.state is RunState.SEALED and str(run.outcome or "") in ("", "succeeded")
 
 
-def _left(site: Site) -> list[str]:
+def left_over(site: Site) -> list[str]:
     """What nobody needs once everything ended: processes, temporary files, folders that are not sealed."""
     found = [f"process {one.pid} survived: {one.command[:150]}" for one in site.servers() + _settled(site)]
     found += [f"{path.relative_to(site.place.folder)} was left" for path in site.place.temporary.rglob("*")]
