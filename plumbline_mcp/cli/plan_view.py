@@ -79,7 +79,7 @@ def _print_changes(fix: Fix) -> None:
     out.print(table("changes", "signed", "now", "in", rows=rows))
     if len(fix.changes) > _SHOWN_CHANGES:
         out.print(f"and {len(fix.changes) - _SHOWN_CHANGES} more: --json lists all")
-    for text in fix.diff.splitlines():
+    for text in fix.diff:
         out.print(untrusted(f"│ {text}", limit=10**6), soft_wrap=True)
 
 

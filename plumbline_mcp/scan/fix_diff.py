@@ -1,6 +1,8 @@
 """What of a fix is text, as a reviewer reads it: before and after, as one unified diff."""
 
+import bisect
 import difflib
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,15 +17,15 @@ from plumbline_mcp.engines.launching import Prepared, hook_files
 from plumbline_mcp.scan.planned import PlannedJob
 from plumbline_mcp.workspace import RunState, Workspace
 
-MAX_DIFF = 2**17
+MAX_DIFF = 2**16
 """Characters of the diff; what is longer is cut, and says so."""
 _MAX_FILE = 2**18
 Text = tuple[str, str, str]
 """Name, text before, text after."""
 
 
-def unified(texts: Iterable[Text]) -> str:
-    """One diff of all that differ, each text once."""
+def unified(texts: Iterable[Text]) -> tuple[str, ...]:
+    """The lines of one diff of all that differ, each text once."""
     found = {(before, after): name for name, before, after in texts if before != after}
     lines = [
         line
@@ -32,9 +34,10 @@ def unified(texts: Iterable[Text]) -> str:
             before.splitlines(), after.splitlines(), f"{name}, signed", f"{name}, now", lineterm=""
         )
     ]
-    text = "\n".join(lines)
-    over = len(text) - MAX_DIFF
-    return f"{text[:MAX_DIFF]}\n[cut here: {over} characters more]" if over > 0 else text
+    ends = list(itertools.accumulate(len(line) + 1 for line in lines))
+    fitting = bisect.bisect_right(ends, MAX_DIFF)
+    cut = (f"[cut here: {len(lines) - fitting} lines more]",) if fitting < len(lines) else ()
+    return (*lines[:fitting], *cut)
 
 
 def as_text(fields: Mapping[str, JsonValue]) -> str:

@@ -80,7 +80,7 @@ class Fix(Plan, Aimed):
     finding_sha256: str
     said: str = Field(description="the fix or workaround that the finding names")
     changes: tuple[Change, ...]
-    diff: str = Field(description="what of it is text: unified, before and after")
+    diff: tuple[str, ...] = Field(description="what of it is text: the lines of a unified diff")
 
     @property
     def uses(self) -> tuple[str, ...]:

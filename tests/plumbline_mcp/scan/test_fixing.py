@@ -31,6 +31,16 @@ from tests.wheels import write_wheel
 
 MENDED = "def export(job, output, progress):\n    print('mended')\n    return []\n"
 
+BRIEF = """
+[[rule]]
+name = "brief"
+actions = ["fix"]
+signers = 1
+reviewers = "enrolled"
+requester_may_sign = true
+expires_s = 2
+"""
+
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Planned:
@@ -90,7 +100,7 @@ def test_a_changed_pack_runs_under_a_fix_once_and_its_verdict_says_so(planned: P
 
     ticket = asked(planned, task, finding, "export", attempts=1)
     request, fix = ticket.request, jobs_of(ticket)
-    assert (request.action, request.under, ticket.rule) == (Action.FIX, task, "result")
+    assert (request.action, request.under, ticket.rule) == (Action.FIX, task, "run")
     assert request.title == f"fix for {finding}: 1 job of small: export"
     assert request.subjects["finding"] == Findings(planned.workspace).get(finding).finding.sha256
     assert isinstance(fix, Fix)
@@ -103,7 +113,7 @@ def test_a_changed_pack_runs_under_a_fix_once_and_its_verdict_says_so(planned: P
     assert fix.checks == ("export",)
     assert "--- hooks/binding/export.py, signed" in fix.diff
     assert "+    print('mended')" in fix.diff
-    assert "plumbline_recorder" not in fix.diff  # what is equal is not shown
+    assert "plumbline_recorder" not in "".join(fix.diff)  # what is equal is not shown
     assert asked(planned, task, finding, "export", attempts=1).id == ticket.id
     with pytest.raises(Refused, match="pending is not approved"):
         start_job(planned.workspace, ticket.id, "export")
@@ -225,7 +235,7 @@ def test_a_rejected_or_expired_fix_starts_nothing(planned: Planned) -> None:
     with pytest.raises(Refused, match="is rejected: say why the pack changes"):
         start_job(planned.workspace, rejected.id, "export")
     policy = planned.workspace.approvals.trust.policy_file
-    policy.write_text(policy.read_text().replace("expires_s = 2_592_000", "expires_s = 2"))
+    policy.write_text(policy.read_text().replace("[[rule]]", f"{BRIEF}\n[[rule]]", 1))
     task = signed_task(planned)  # of the changed pack, under the changed policy
     (planned.pack / "export.py").write_text(MENDED + "\n")
     late = asked(planned, task, finding, "export")
@@ -283,10 +293,10 @@ def test_a_fix_may_follow_a_fix(planned: Planned) -> None:
 
 
 def test_a_diff_is_bounded_and_says_what_was_cut() -> None:
-    text = unified([("a", "", "x\n" * MAX_DIFF), ("b", "same", "same")])
-    assert len(text) < MAX_DIFF + 100
-    assert text.endswith("characters more]")
-    assert "b, signed" not in text
+    lines = unified([("a", "", "x\n" * MAX_DIFF), ("b", "same", "same")])
+    assert sum(map(len, lines)) < MAX_DIFF
+    assert lines[-1] == f"[cut here: {MAX_DIFF + 3 - len(lines) + 1} lines more]"
+    assert not any("b, signed" in line for line in lines)
 
 
 def test_a_fix_is_small_json_and_holds_no_bound(planned: Planned) -> None:
