@@ -164,6 +164,7 @@ class Site:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            start_new_session=True,
         )
         assert self.server.stdout is not None
         line = self.server.stdout.readline()
@@ -238,6 +239,7 @@ class Agent:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         out, error = self.reviewing.communicate(timeout=CALL_S)
         if self.reviewing.returncode == 0:
