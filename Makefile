@@ -46,6 +46,7 @@ bench: setup ## benchmarks as ratios; writes bench.json
 soak: setup ## stop every program at seeded moments and fill its disk, then run it again
 	@$(BIN)/python -m tests.soak
 	@$(BIN)/python -m tests.approvals.soak
+	@$(BIN)/python -m tests.soak.agent_points
 
 docs: setup ## regenerate docs/
 	@$(BIN)/python -m tests.docs

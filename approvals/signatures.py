@@ -25,7 +25,7 @@ def sign(data: bytes, key: Path, namespace: str, tty: bool) -> str:
         raise Refused(f"{key} is a public key", "name the private key: no agent is asked")
     ssh_keygen.refuse_shared_file(key)
     with ssh_keygen.private_folder() as folder:
-        file = Path(folder) / "statement"
+        file = folder / "statement"
         file.write_bytes(data)
         arguments = ["-Y", "sign", "-f", str(key), "-n", namespace, str(file)]
         if tty:

@@ -5,13 +5,16 @@ an agent's socket nor an askpass program reaches it: with a key in an agent, any
 could sign without a passphrase.
 """
 
+import fcntl
 import functools
 import os
 import re
+import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -25,6 +28,7 @@ TERMINAL_TIMEOUT_S = 600
 """How long a person may take to type a passphrase or touch a token."""
 MAX_KEY_FILE = 64 * 1024
 
+_FOLDER = "plumbline-sign-"
 _ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
 _LISTED = re.compile(r"^(\d+) (SHA256:[A-Za-z0-9+/]{43}) .*\(([A-Z0-9-]+)\)$")
 _MIN_RSA_BITS = 3072
@@ -205,9 +209,41 @@ def memory_file(data: bytes) -> int:
     return descriptor
 
 
-def private_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder that only this user can read, removed after use."""
-    return tempfile.TemporaryDirectory(prefix="plumbline-sign-")
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder that only this user can read, removed after use.
+
+    One whose program was killed before it could do that is removed by the next call: nobody holds its lock.
+    """
+    _sweep()
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.is_dir():  # else it was swept before it was held
+                yield folder
+                return
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _sweep() -> None:
+    """Remove folders of ours that nobody holds."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue  # gone meanwhile, or not ours to read
+        try:
+            if os.fstat(lock).st_uid == os.getuid():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+        except BlockingIOError:
+            continue  # somebody signs
+        finally:
+            os.close(lock)
 
 
 def _small_text(path: Path) -> str:

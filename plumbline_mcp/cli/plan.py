@@ -36,7 +36,10 @@ def register(app: typer.Typer) -> None:
 
 def draft(
     task: Annotated[
-        str, typer.Argument(metavar="TASK", help="The ticket of a signed task; with --rerun, or of a plan.")
+        str,
+        typer.Argument(
+            metavar="TASK", help="The ticket of a signed task; with --rerun or --fix, or of a plan."
+        ),
     ],
     check: Annotated[
         list[str] | None,
@@ -53,6 +56,13 @@ def draft(
     rerun: Annotated[
         str | None, typer.Option(metavar="JOB", help="Instead: this job of the task or plan, once more.")
     ] = None,
+    fix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FINDING",
+            help="Instead: its jobs (or that of --rerun) as a change for this confirmed finding left them.",
+        ),
+    ] = None,
     as_: Requester = "",
     json_output: Json = False,
     quiet: Quiet = False,
@@ -66,11 +76,13 @@ def draft(
     from plumbline_mcp.cli.inputs import settings_of
     from plumbline_mcp.cli.plan_view import asking, print_plan
     from plumbline_mcp.cli.who import who_asks
+    from plumbline_mcp.scan.fixing import draft_fix
     from plumbline_mcp.scan.plan import draft_plan, draft_rerun, request_plan
     from plumbline_mcp.workspace import Workspace
 
-    if rerun and (check or grid):
-        raise typer.BadParameter("it takes neither --check nor --grid", param_hint="--rerun")
+    if (rerun or fix) and (check or grid):
+        hint = "--fix" if fix else "--rerun"
+        raise typer.BadParameter("it takes neither --check nor --grid", param_hint=hint)
 
     values = {
         name: value if isinstance(value, list) else [value] for name, value in settings_of(grid or []).items()
@@ -78,12 +90,14 @@ def draft(
     workspace = Workspace.open(home, create=False)
 
     def make() -> "Plan":
+        if fix:
+            return draft_fix(workspace, task, fix, rerun, attempts)
         if rerun:
             return draft_rerun(workspace, task, rerun)
         return draft_plan(workspace, task, check or [], values, attempts)
 
     plan = asking("plan draft", make, quiet or json_output)
-    action = Action.RERUN if rerun else Action.PLAN
+    action = Action.RERUN if rerun and not fix else Action.PLAN
     print_plan(request_plan(workspace, plan, *who_asks(as_), action=action), plan, json_output)
 
 

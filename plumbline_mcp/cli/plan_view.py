@@ -8,13 +8,14 @@ from approvals.ticket import Ticket, TicketState
 from plumbline_mcp.cli.screen import console, labelled, print_json, table, untrusted
 from plumbline_mcp.cli.ticket_view import plain
 from plumbline_mcp.scan.costs import shown
-from plumbline_mcp.scan.plan import Plan
+from plumbline_mcp.scan.plan import Fix, Plan
 from plumbline_mcp.scan.planned import Rendered
 from plumbline_mcp.scan.task import Task
 
 T = TypeVar("T")
 
 _SHOWN_JOBS = 40
+_SHOWN_CHANGES = 40
 
 
 def asking(what: str, make: Callable[[], T], quiet: bool) -> T:
@@ -49,7 +50,10 @@ def print_task(ticket: Ticket, task: Task, as_json: bool) -> None:
 def print_plan(ticket: Ticket, plan: Plan, as_json: bool) -> None:
     """A plan with its ticket."""
     if as_json:
-        print_json({"ticket": plain(ticket), "task": plan.task, "checks": plan.checks, "jobs": _plain(plan)})
+        told = {"ticket": plain(ticket), "task": plan.task, "checks": plan.checks, "jobs": _plain(plan)}
+        if isinstance(plan, Fix):
+            told["fix"] = plan.model_dump(mode="json", include={"finding", "said", "of", "changes", "diff"})
+        print_json(told)
         return
     expected, most = shown(plan.cost.node_millihours), shown(plan.cost.most_node_millihours)
     facts = {
@@ -58,7 +62,25 @@ def print_plan(ticket: Ticket, plan: Plan, as_json: bool) -> None:
         "checks: ": ", ".join(plan.checks),
         "cost:   ": f"{expected} expected, {most} at most, an attempt of each job",
     }
+    if isinstance(plan, Fix):
+        facts |= {"fix of: ": f"{plan.of}, for {plan.finding}: {plan.said}"}
     _print(ticket, plan, facts)
+    if isinstance(plan, Fix):
+        _print_changes(plan)
+
+
+def _print_changes(fix: Fix) -> None:
+    """What a fix changes, by digest or value, and its text as a diff."""
+    out = console()
+    rows = (
+        [untrusted(one.name), untrusted(one.before), untrusted(one.after), untrusted(", ".join(one.jobs))]
+        for one in fix.changes[:_SHOWN_CHANGES]
+    )
+    out.print(table("changes", "signed", "now", "in", rows=rows))
+    if len(fix.changes) > _SHOWN_CHANGES:
+        out.print(f"and {len(fix.changes) - _SHOWN_CHANGES} more: --json lists all")
+    for text in fix.diff:
+        out.print(untrusted(f"│ {text}", limit=10**6), soft_wrap=True)
 
 
 def _print(ticket: Ticket, rendered: Rendered, facts: dict[str, str]) -> None:

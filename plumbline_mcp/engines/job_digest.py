@@ -8,7 +8,7 @@ are hooks, and they are.
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
@@ -73,18 +73,17 @@ class JobContent(Frozen):
 
     def differences(self, other: "JobContent") -> list[str]:
         """What another job has differently, each as one phrase: name, what ours is and what its is."""
-        ours, theirs = self.model_dump(mode="json"), other.model_dump(mode="json")
-        found = [
-            f"{name.replace('_', ' ')} {_short(value)}, there {_short(theirs[name])}"
-            for name, value in ours.items()
-            if name not in ("digests", "settings") and value != theirs[name]
-        ]
-        for name, mine, its in (
+        return [f"{name} {_short(mine)}, there {_short(its)}" for name, mine, its in self.changes(other)]
+
+    def changes(self, other: "JobContent") -> list[tuple[str, object, object]]:
+        """What another job has differently: name, what ours is and what its is (None: it has no such)."""
+        apart = {"digests", "settings"}
+        fields = self.model_dump(mode="json", exclude=apart), other.model_dump(mode="json", exclude=apart)
+        return [
+            *((name.replace("_", " "), mine, its) for name, mine, its in _different(*fields)),
             *_different(self.settings, other.settings),
             *_different(self.digests, other.digests),
-        ):
-            found.append(f"{name} {_short(mine)}, there {_short(its)}")
-        return found
+        ]
 
 
 def job_content(prepared: Prepared, contents: Contents | None = None) -> JobContent:
@@ -238,9 +237,7 @@ def _naming(file: Path) -> str:
         return opened.read(_MOST_NAMING).decode("utf-8", "replace")
 
 
-def _different(
-    ours: dict[str, JsonValue] | dict[str, str], theirs: dict[str, JsonValue] | dict[str, str]
-) -> list[tuple[str, object, object]]:
+def _different(ours: Mapping[str, object], theirs: Mapping[str, object]) -> list[tuple[str, object, object]]:
     names = sorted(ours.keys() | theirs.keys())
     return [(name, ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)]
 

@@ -45,7 +45,7 @@ NEXT: dict[State, frozenset[State]] = {
 SIGNED = frozenset({State.CONFIRMED, State.DEPARTURE})
 """States that only a reviewer's signature gives."""
 
-_HOW = {
+HOW = {
     State.PROPOSED: "it has to be rebuilt first: plumbline verify {finding} --recompute",
     State.REBUILT: "a reviewer decides: plumbline finding confirm {finding}",
     State.DISPUTED: "propose a new finding with what the verifier saw, or refuse it",
@@ -56,5 +56,5 @@ def check_step(finding: str, now: State, wanted: State) -> None:
     """Raise `UsageError` unless ``wanted`` may follow ``now``."""
     if wanted in NEXT[now]:
         return
-    step = _HOW.get(now, "propose a new finding").format(finding=finding)
+    step = HOW.get(now, "propose a new finding").format(finding=finding)
     raise UsageError(f"{finding} is {now}: it cannot become {wanted}", step)

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from approvals.errors import Refused
 from approvals.statement import Action
 from approvals.ticket import Ticket, TicketState
 from checks.references.packs import Pack
@@ -18,9 +19,11 @@ from checks.verdict import Frozen
 from plumbline_mcp.engines.job_digest import TEXT, job_text
 from plumbline_mcp.engines.launching import prepare, setting_hint
 from plumbline_mcp.errors import UsageError
+from plumbline_mcp.scan.labels import fix_label
 from plumbline_mcp.scan.planned import ATTEMPTS, Rendered, planned_job, subjects
 from plumbline_mcp.scan.task import (
     TARGET_FILE,
+    Aimed,
     Drafter,
     Task,
     ask,
@@ -57,6 +60,34 @@ class Plan(Rendered):
     cost: PlanCost
 
 
+class Change(Frozen):
+    """One thing that a fix changes in what jobs run or read; a digest where it is a file or a folder."""
+
+    name: str
+    before: str
+    after: str
+    jobs: tuple[str, ...] = Field(description="jobs that it changes")
+
+
+class Fix(Plan, Aimed):
+    """The content of a request for a fix: jobs that were signed, with content that a finding led to.
+
+    It names what changes and nothing of how it is judged: no content of a job holds a bound or a rule.
+    """
+
+    of: str = Field(description="ticket of the task or plan whose jobs these are")
+    finding: str = Field(description="the confirmed finding that it is for")
+    finding_sha256: str
+    said: str = Field(description="the fix or workaround that the finding names")
+    changes: tuple[Change, ...]
+    diff: tuple[str, ...] = Field(description="what of it is text: the lines of a unified diff")
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """The digests that are signed: of the jobs, and of an environment that has to be built."""
+        return (*self.builds, *super().uses)
+
+
 def draft_plan(
     workspace: Workspace,
     task_ticket: str,
@@ -71,7 +102,7 @@ def draft_plan(
     """
     ticket = workspace.approvals.ticket(task_ticket)
     task, grid = task_of(ticket), dict(grid or {})
-    _refuse_undecided(ticket)
+    refuse_undecided(ticket)
     refuse_changed(ticket, task)
     drafter = Drafter(workspace, Path(task.target))
     steps = _steps(drafter, checks)
@@ -92,17 +123,28 @@ def draft_plan(
 
 
 def draft_rerun(workspace: Workspace, ticket_id: str, name: str) -> Plan:
-    """One more run of a job of a task or a plan, as it would run now: a plan of one job and one attempt.
+    """One more run of a job of a task or a plan, unchanged: a plan of one job and one attempt.
 
-    Raises `UsageError` for what is not there or not signed, and `BadInput`.
+    Raises `UsageError` for what is not there or not signed, `BadInput`, and `Refused` for a job that would
+    not be what was signed: that is a fix (`plumbline_mcp.scan.fixing`) or another task.
     """
     ticket = workspace.approvals.ticket(ticket_id)
     covered = jobs_of(ticket)
+    if isinstance(covered, Fix):
+        again = f'plan_draft(task="{covered.of}", fix="{covered.finding}", rerun=JOB)'
+        raise UsageError(f"{ticket.id} is a fix: its jobs run once more under a fix", f"ask for it: {again}")
     task = ticket if isinstance(covered, Task) else workspace.approvals.ticket(covered.task)
-    _refuse_undecided(task)
+    refuse_undecided(task)
     known = covered.job(name)
     prepared = prepare(known.launch, "unnamed")
     job = planned_job(workspace, known.name, known.changed, prepared)
+    if job.digest != known.digest:
+        differences = "; ".join(job.content.differences(known.content))
+        raise Refused(
+            f"{known.name} would not be what {ticket.id} names: {differences[:600]}",
+            "a rerun changes nothing: restore it; where a confirmed finding asks for the change, ask for a"
+            f' fix: plan_draft(task="{ticket.id}", fix=FINDING); else draft a new task',
+        )
     return Plan(
         jobs=(job,),
         texts={job.content.digests[TEXT]: job_text(prepared)},
@@ -124,21 +166,24 @@ def request_plan(
     requester_uid: int | None = None,
     action: Action = Action.PLAN,
 ) -> Ticket:
-    """Ask for a plan or a rerun: the ticket of it, or the open one of the same.
+    """Ask for a plan, a rerun or a fix: the ticket of it, or the open one of the same.
 
     Raises `Refused`, `UsageError`.
     """
     again = " once more" if action is Action.RERUN else ""
     procedures = ", ".join(dict.fromkeys(job.launch.procedure for job in plan.jobs)) + again
     task = task_of(workspace.approvals.ticket(plan.task))
+    title = f"{len(plan.jobs)} job{'s' if len(plan.jobs) > 1 else ''} of {task.framework}: {procedures}"
+    named = {TARGET_FILE: task.target_sha256}
+    if isinstance(plan, Fix):
+        action, title = Action.FIX, f"{fix_label(plan.finding)}: {title}"
+        named = {TARGET_FILE: plan.target_sha256, "finding": plan.finding_sha256}
     return ask(
         workspace,
         action=action,
-        title=f"{len(plan.jobs)} job{'s' if len(plan.jobs) > 1 else ''} of {task.framework}: {procedures}"[
-            :200
-        ],
+        title=title[:200],
         content=plan.model_dump(mode="json"),
-        subjects=subjects(plan, {TARGET_FILE: task.target_sha256}),
+        subjects=subjects(plan, named),
         requester=requester,
         requester_uid=requester_uid,
         under=plan.task,
@@ -154,19 +199,29 @@ def jobs_of(ticket: Ticket) -> Task | Plan:
         return task_of(ticket)
     if ticket.request.action in (Action.PLAN, Action.RERUN):
         return content_of(ticket, Plan)
+    if ticket.request.action is Action.FIX:
+        return content_of(ticket, Fix)
     raise UsageError(
         f"{ticket.id} is a {ticket.request.action.value}: it covers no job",
         "name the ticket of a task or a plan",
     )
 
 
-def _refuse_undecided(ticket: Ticket) -> None:
+def builder_of(ticket: Ticket) -> Aimed:
+    """The task or fix of a ticket, which may build an environment. Raises `UsageError` when it is neither."""
+    return content_of(ticket, Fix) if ticket.request.action is Action.FIX else task_of(ticket)
+
+
+def refuse_undecided(ticket: Ticket) -> None:
+    """Raise `UsageError` unless a ticket is signed."""
     if ticket.state not in (TicketState.APPROVED, TicketState.USED):
+        kind = ticket.request.action
+        comes = "a plan comes under a signed task" if kind is Action.TASK else "it has to be signed first"
         raise UsageError(
-            f"the task {ticket.id} is {ticket.state.value}: a plan comes under a signed task",
+            f"the {kind} {ticket.id} is {ticket.state.value}: {comes}",
             f'approval_wait(ticket="{ticket.id}")'
             if ticket.state is TicketState.PENDING
-            else "draft the task again",
+            else f"draft the {kind} again",
         )
 
 

@@ -14,6 +14,7 @@ from checks.verdict import Outcome, Verdict
 from plumbline_mcp import workers
 from plumbline_mcp.arguments import refusal
 from plumbline_mcp.errors import UsageError, WorkerCrashed, WorkerTimedOut
+from plumbline_mcp.scan.labels import NONE, approval_label
 from plumbline_mcp.scan.seals import broken_seal, run_of
 from plumbline_mcp.version import system_version
 from plumbline_mcp.workspace import Workspace
@@ -113,8 +114,8 @@ def _other_inputs(path: Path) -> str:
 def _approval(workspace: Workspace, arguments: Inputs) -> str:
     """The approvals that the judged runs were started under, as this workspace stored them."""
     runs = [run_of(workspace, path) for path in _run_folders(arguments)]
-    named = {run.job.approval if run else "none" for run in runs} or {"none"}
-    return ", ".join(sorted(named))
+    named = {run.job.approval if run else NONE for run in runs} or {NONE}
+    return ", ".join(sorted(approval_label(workspace, one) for one in named))
 
 
 def _vouched(workspace: Workspace, arguments: Inputs, verdict: Verdict) -> Verdict:

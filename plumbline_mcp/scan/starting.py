@@ -22,10 +22,11 @@ from plumbline_mcp.engines.job_digest import TEXT, job_content, job_text
 from plumbline_mcp.engines.launching import prepare
 from plumbline_mcp.engines.local.engine import UNSTARTED, LocalEngine
 from plumbline_mcp.errors import UsageError
-from plumbline_mcp.scan.plan import jobs_of
+from plumbline_mcp.scan.fixing import hold_fix
+from plumbline_mcp.scan.plan import Fix, builder_of, jobs_of
 from plumbline_mcp.scan.planned import PlannedJob
 from plumbline_mcp.scan.target import load_target, planned_python, prepared_python
-from plumbline_mcp.scan.task import BUILD, refuse_changed, task_of
+from plumbline_mcp.scan.task import refuse_changed
 from plumbline_mcp.workspace import Workspace
 
 
@@ -73,8 +74,9 @@ def start_job(
     if attempt > ticket.request.attempts:
         raise Refused(
             f"{ticket.id} allows {ticket.request.attempts} attempts of {job.name}, not {attempt}",
-            f'ask for a rerun: plan_draft(task="{ticket.id}", rerun="{job.name}")',
+            f"ask for {_once_more(ticket, job)}",
         )
+    hold_fix(workspace, ticket)
     _refuse_altered(workspace, ticket, job)
     approved = Approved(ticket.id, attempt, job.cost.node_millihours)
     return Started(engine.submit(job.launch, approved=approved), attempt, new=True)
@@ -90,6 +92,14 @@ def refuse_closed(ticket: Ticket) -> None:
     }
     if ticket.state in again:
         raise Refused(f"{ticket.id} is {ticket.state.value}{said}", again[ticket.state])
+
+
+def _once_more(ticket: Ticket, job: PlannedJob) -> str:
+    """The request under which a job whose attempts are used can run again."""
+    covered = jobs_of(ticket)
+    if isinstance(covered, Fix):
+        return f'the fix again: plan_draft(task="{covered.of}", fix="{covered.finding}", rerun="{job.name}")'
+    return f'a rerun: plan_draft(task="{ticket.id}", rerun="{job.name}")'
 
 
 def _standing(
@@ -127,25 +137,27 @@ def _refuse_altered(workspace: Workspace, ticket: Ticket, job: PlannedJob) -> No
 
 
 async def build_environment(workspace: Workspace, ticket_id: str, progress: Progress = silent) -> Path:
-    """Build the environment of a signed task; returns its interpreter. One that is there is not built again.
+    """Build the environment of a signed task or fix; returns its interpreter. One that is there is not built
+    again.
 
     Raises `Refused` (not approved, its attempts are used, the target is another one), `UsageError` and
     `BuildError`.
     """
     ticket = workspace.approvals.ticket(ticket_id)
-    task = task_of(ticket)
-    python = Path(task.environment.python)
-    if BUILD not in task.covers:
+    signed = builder_of(ticket)
+    python = Path(signed.environment.python)
+    if not signed.builds:
         raise UsageError(f"{ticket.id} covers no building: {python} was there", "start its jobs")
     refuse_closed(ticket)
-    refuse_changed(ticket, task)
+    refuse_changed(ticket, signed)
+    hold_fix(workspace, ticket)
     if is_built(python):
         workspace.approvals.verify(ticket.id)
         return python
-    target, images = load_target(Path(task.target)), workspace.home / "images"
+    target, images = load_target(Path(signed.target)), workspace.home / "images"
     wanted, _ = await anyio.to_thread.run_sync(planned_python, target, images)
     _refuse_other_environment("would be", wanted, ticket, python)  # before pip sees a list that nobody signed
-    _consume_build(workspace, ticket, task.environment.digest)
+    _consume_build(workspace, ticket, signed.environment.digest)
     made = await prepared_python(target, images, progress)
     _refuse_other_environment("was", made, ticket, python)
     return made

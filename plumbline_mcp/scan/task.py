@@ -41,16 +41,26 @@ class TaskEnvironment(Frozen):
     digest: str = Field(description="of what it is built from, or of what it is")
 
 
-class Task(Rendered):
-    """The content of the request: nothing that it covers is decided later."""
+class Aimed(Rendered):
+    """Jobs of a target as it was read, and the environment that they run in."""
 
-    format: Literal[1] = 1
     target: str = Field(description="path of the target file")
     target_sha256: str
     fields: dict[str, JsonValue] = Field(description="the target file as it was read")
+    environment: TaskEnvironment
+
+    @property
+    def builds(self) -> tuple[str, ...]:
+        """The digest under which its environment is built; none where that was there."""
+        return () if self.environment.built else (self.environment.digest,)
+
+
+class Task(Aimed):
+    """The content of the request: nothing that it covers is decided later."""
+
+    format: Literal[1] = 1
     framework: str
     commit: str = Field(description="the framework's commit or version under test, where it is named")
-    environment: TaskEnvironment
     cap_node_millihours: int = Field(ge=0, description="all jobs of the task and its plans take no more")
     attempts: int
     covers: tuple[str, ...]
@@ -90,7 +100,7 @@ def draft_task(
         fields=target.file.model_dump(mode="json"),
         framework=drafter.pack.name,
         commit=target.file.commit or "",
-        environment=_environment(drafter),
+        environment=environment_of(drafter),
         cap_node_millihours=_cap(most, node_hours),
         attempts=attempts,
         covers=_covers(drafter, covered),
@@ -103,7 +113,6 @@ def request_task(
 ) -> Ticket:
     """Ask for a task: the ticket of it, or the open one of the same. Raises `Refused`, `UsageError`."""
     commit = f" {task.commit}" if task.commit else ""
-    build = (task.environment.digest,) if BUILD in task.covers else ()
     return ask(
         workspace,
         action=Action.TASK,
@@ -114,7 +123,7 @@ def request_task(
         requester_uid=requester_uid,
         node_millihours=task.cap_node_millihours,
         attempts=task.attempts,
-        uses=(*build, *task.uses),
+        uses=(*task.builds, *task.uses),
     )
 
 
@@ -163,14 +172,14 @@ def content_of(ticket: Ticket, model: type[C]) -> C:
         ) from error
 
 
-def refuse_changed(ticket: Ticket, task: Task) -> None:
-    """Raise `Refused` when the target file is not the one of the task, `UsageError` when it is gone."""
-    found = readable(lambda: sha256_file(Path(task.target).resolve())[0])
-    if found != task.target_sha256:
+def refuse_changed(ticket: Ticket, signed: Aimed) -> None:
+    """Raise `Refused` when the target file is not the one that was signed, `UsageError` when it is gone."""
+    found = readable(lambda: sha256_file(Path(signed.target).resolve())[0])
+    if found != signed.target_sha256:
         raise Refused(
-            f"{task.target} is not the file that {ticket.id} names: now {found[:12]}…,"
-            f" then {task.target_sha256[:12]}…",
-            "restore it, or draft a new task of it",
+            f"{signed.target} is not the file that {ticket.id} names: now {found[:12]}…,"
+            f" then {signed.target_sha256[:12]}…",
+            "restore it, or draft a new task of it; where a confirmed finding asks for the change, a fix",
         )
 
 
@@ -190,7 +199,8 @@ def _covers(drafter: Drafter, covered: list[str]) -> tuple[str, ...]:
     return (*found, *(["first run"] if FIRST_RUN in covered else []))
 
 
-def _environment(drafter: Drafter) -> TaskEnvironment:
+def environment_of(drafter: Drafter) -> TaskEnvironment:
+    """Where the jobs of a target run."""
     wanted = drafter.target.file.environment
     kinds: dict[Literal["python", "image", "requirements", "pack"], object] = {
         "python": wanted.python,

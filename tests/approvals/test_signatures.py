@@ -1,5 +1,6 @@
 """Signatures by the real ssh-keygen, and everything by which it could be talked past a passphrase."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -157,3 +158,35 @@ def test_where_it_is_at_no_fixed_place_the_refusal_says_so(monkeypatch: pytest.M
             ssh_keygen.program()
     finally:
         ssh_keygen.program.cache_clear()
+
+
+LEFT = """
+import os, signal, sys
+from approvals.ssh_keygen import private_folder
+with private_folder() as folder:
+    (folder / "statement").write_text("signed")
+    if sys.argv[1:]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    print(sorted(path.name for path in folder.parent.glob("plumbline-sign-*")))
+"""
+
+
+def test_what_a_killed_signer_left_goes_with_the_next_and_a_living_one_keeps_its_own(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", LEFT]
+    killed = subprocess.run([*command, "killed"], env=environment, check=False)
+    assert killed.returncode == -9
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith("plumbline-sign-")
+    (tmp_path / "plumbline-sign-link").symlink_to(tmp_path)
+    (tmp_path / "plumbline-sign-held").touch()  # no folder: not ours
+    living = tmp_path / "plumbline-sign-living"
+    living.mkdir()
+    lock = os.open(living, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert left.name not in told
+    assert "plumbline-sign-living" in told
+    os.close(lock)
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"plumbline-sign-held", "plumbline-sign-link"}

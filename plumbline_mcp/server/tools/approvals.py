@@ -126,7 +126,7 @@ def approval_view(ticket: "Ticket") -> ApprovalView:
 
 def next_call(ticket: "Ticket") -> str:
     """What to do with a ticket in its state."""
-    jobs = ticket.request.action in ("task", "plan", "rerun")
+    jobs = ticket.request.action in ("task", "plan", "rerun", "fix")
     return {
         TicketState.PENDING: f'approval_wait(ticket="{ticket.id}"); the reviewer: plumbline queue',
         TicketState.APPROVED: f'job_start(ticket="{ticket.id}", job=...)' if jobs else "do what it allows",

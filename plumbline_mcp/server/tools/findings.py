@@ -29,6 +29,7 @@ _NEXT = {
     State.PROPOSED: 'finding_recompute(finding_id="{id}"), or another agent with a verifier\'s token',
     State.REBUILT: 'finding_confirm(finding_id="{id}")',
     State.DISPUTED: "finding_propose(...) with what the verifier saw, as a new finding",
+    State.CONFIRMED: 'plan_draft(task=..., fix="{id}") once what it changes of a signed job is made',
 }
 
 

@@ -188,14 +188,17 @@ def _start(ticket: "Ticket", job: str, digest: str) -> JobStart:
 async def _built(
     toolset: Toolset, builds: "dict[str, asyncio.Task[None]]", ticket_id: str, progress: Progress
 ) -> JobStart:
-    """Build a task's environment. A client that gives up waiting ends nothing: the same call joins it."""
+    """Build the environment of a task or fix. A client that gives up waiting ends nothing: the same call
+    joins it.
+    """
+    from plumbline_mcp.scan.plan import builder_of
     from plumbline_mcp.scan.starting import build_environment
-    from plumbline_mcp.scan.task import BUILD, task_of
+    from plumbline_mcp.scan.task import BUILD
 
     ticket = toolset.workspace.approvals.ticket(ticket_id)
-    task = task_of(ticket)
-    answer = _start(ticket, BUILD, task.environment.digest)
-    if ticket.state is TicketState.PENDING and BUILD in task.covers:
+    signed = builder_of(ticket)
+    answer = _start(ticket, BUILD, signed.environment.digest)
+    if ticket.state is TicketState.PENDING and signed.builds:
         return answer
 
     async def build() -> None:
@@ -204,7 +207,7 @@ async def _built(
     if ticket_id not in builds or builds[ticket_id].done():
         builds[ticket_id] = asyncio.get_running_loop().create_task(build())
     await asyncio.shield(builds[ticket_id])
-    first = next(iter(task.jobs), None)
+    first = next(iter(signed.jobs), None)
     following = f'job_start(ticket="{ticket_id}", job="{first.name}")' if first else "scan_status()"
     return answer.model_copy(update={"status": "built", "next": following})
 

@@ -1,5 +1,6 @@
 """Task and plan for the agent: drafted from a target and put before the reviewers. Nothing is run here."""
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from plumbline_mcp.scan.planned import PlannedJob, Rendered
 
 _MOST_ATTEMPTS = 10
+_SHOWN_CHANGES = 20
 _OUTLINED = ("ticket", "state", "node_hours", "jobs", "next")
 
 
@@ -80,13 +82,22 @@ def add_tools(toolset: Toolset) -> None:
         rerun: Annotated[
             str | None, Field(description="instead: a job of `task`, or of that plan, once more")
         ] = None,
+        fix: Annotated[
+            str | None,
+            Field(
+                description="a confirmed finding: its jobs (or `rerun`) as the change made for it left them"
+            ),
+        ] = None,
     ) -> DraftView:
         """Ask for the jobs that train, under a signed task: each rendered, by digest, with its cost."""
+        if (rerun or fix) and (checks or grid):
+            kind = "fix" if fix else "rerun"
+            raise UsageError(
+                f"a {kind} takes neither checks nor a grid", f"leave them out, or leave {kind} out"
+            )
+        if fix is not None:
+            return await _drafted(ctx, partial(_fix, toolset, ctx, task, fix, rerun, attempts))
         if rerun is not None:
-            if checks or grid:
-                raise UsageError(
-                    "a rerun takes neither checks nor a grid", "leave them out, or leave rerun out"
-                )
             return await _drafted(ctx, partial(_rerun, toolset, ctx, task, rerun))
         return await _drafted(ctx, partial(_plan, toolset, ctx, task, checks or [], grid or {}, attempts))
 
@@ -131,6 +142,21 @@ def _rerun(toolset: Toolset, ctx: Context, ticket_id: str, job: str) -> DraftVie
     plan = draft_rerun(toolset.workspace, ticket_id, job)
     ticket = request_plan(toolset.workspace, plan, caller().name, peer_uid(ctx), Action.RERUN)
     return _view(ticket, plan, (f"once more: {job}",))
+
+
+def _fix(
+    toolset: Toolset, ctx: Context, ticket_id: str, finding: str, job: str | None, attempts: int
+) -> DraftView:
+    from plumbline_mcp.scan.fixing import draft_fix
+    from plumbline_mcp.scan.plan import request_plan
+
+    fix = draft_fix(toolset.workspace, ticket_id, finding, job, attempts)
+    ticket = request_plan(toolset.workspace, fix, caller().name, peer_uid(ctx))
+    covers = (f"fix for {finding}", *(f"check {name}" for name in fix.checks))
+    changes = (
+        f"{line(one.name, 80)}: {line(one.before, 80)} -> {line(one.after, 80)}" for one in fix.changes
+    )
+    return _view(ticket, fix, (*covers, *itertools.islice(changes, _SHOWN_CHANGES)))
 
 
 def _view(ticket: "Ticket", rendered: "Rendered", covers: tuple[str, ...]) -> DraftView:

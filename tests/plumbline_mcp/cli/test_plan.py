@@ -9,6 +9,7 @@ import pytest
 from plumbline_mcp.cli import following
 from tests.plumbline_mcp.cli.launching import plumbline
 from tests.plumbline_mcp.scan.planned_target import Planned, planned_target
+from tests.plumbline_mcp.scan.test_fixing import confirmed
 
 
 @pytest.fixture
@@ -73,6 +74,28 @@ def test_a_task_is_drafted_approved_and_followed_by_a_plan(
     assert "learning_rate=0.0001" in shown.stdout
     wrong = plumbline("plan", "show", ticket, home=planned.home)
     assert (wrong.returncode, f"plumbline task show {ticket}" in wrong.stderr) == (3, True)
+
+
+def test_a_fix_shows_what_changes_as_a_diff(planned: Planned) -> None:
+    task = answered(planned, "task", "draft", str(planned.target), "--as", "ada")["ticket"]["id"]
+    planned.approve(task)
+    finding = confirmed(planned)
+    target = planned.target
+    target.write_text(target.read_text().replace("1e-5", "2e-5"))
+    options = ("--fix", finding, "--rerun", "dry_run", "--as", "ada")
+    fix = answered(planned, "plan", "draft", task, *options)
+    assert fix["ticket"]["request"]["action"] == "fix"
+    assert (fix["fix"]["finding"], fix["fix"]["of"]) == (finding, task)
+    assert fix["fix"]["changes"] == [
+        {"name": "learning_rate", "before": "1e-05", "after": "2e-05", "jobs": ["dry_run"]}
+    ]
+    shown = plumbline("plan", "show", fix["ticket"]["id"], home=planned.home).stdout
+    assert f"fix of: {task}, for {finding}: reduce the norm over all shards" in shown
+    assert '│ +  "learning_rate": 2e-05' in shown
+    both = plumbline("plan", "draft", task, "--fix", finding, "--check", "export", home=planned.home)
+    assert "it takes neither --check nor --grid" in both.stderr
+    none = plumbline("plan", "draft", task, "--fix", "finding-0099", home=planned.home)
+    assert (none.returncode, "there is no finding 'finding-0099'" in none.stderr) == (3, True)
 
 
 @pytest.mark.parametrize(

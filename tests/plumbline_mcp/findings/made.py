@@ -20,7 +20,9 @@ RIGHT = Submission(
 )
 
 
-def propose(workspace: Workspace, claim: Claim = CLAIM, proposer: str = "proposer") -> StoredFinding:
+def propose(
+    workspace: Workspace, claim: Claim = CLAIM, proposer: str = "proposer", framework: str = ""
+) -> StoredFinding:
     """Store a finding that rests on a verdict that nobody looks up."""
 
     def make(finding_id: str, now: str) -> Finding:
@@ -35,6 +37,7 @@ def propose(workspace: Workspace, claim: Claim = CLAIM, proposer: str = "propose
             verdicts=("optimizer_step-0001",),
             verdict_sha256={"optimizer_step-0001": "0" * 64},
             claim=claim,
+            framework=framework,
             proposer=proposer,
             created=now,
         )

@@ -20,6 +20,7 @@ from plumbline_mcp.workspace import Workspace
 from tests.frameworks.pack_jobs import pack_environment
 from tests.plumbline_mcp.engines.waiting import until
 from tests.plumbline_mcp.scan.planned_target import Planned, planned_target
+from tests.plumbline_mcp.scan.test_fixing import MENDED, confirmed
 
 pytestmark = pytest.mark.anyio
 LIMIT = 32_000
@@ -108,6 +109,35 @@ async def test_from_a_target_to_jobs_that_ran(planned: Planned, mode: str) -> No
         assert [one["ticket"] for one in listed] == [plan["ticket"], task["ticket"]]
 
     await as_agent(planned, play, mode)
+
+
+async def test_a_change_for_a_confirmed_finding_runs_under_a_fix(planned: Planned) -> None:
+    async def play(agent: Agent) -> None:
+        task = (await agent.call("task_draft", target=str(planned.target)))["ticket"]
+        planned.approve(task)
+        finding = await anyio.to_thread.run_sync(confirmed, planned)
+        export = planned.pack / "export.py"
+        export.write_text(MENDED)
+        assert "is not what" in await agent.refused("job_start", ticket=task, job="export")
+        said = await agent.refused("plan_draft", task=task, fix="finding-0099")
+        assert "there is no finding 'finding-0099'" in said
+        said = await agent.refused("plan_draft", task=task, fix=finding, checks=["export"])
+        assert "a fix takes neither checks nor a grid" in said
+        fix = await agent.call("plan_draft", task=task, fix=finding, rerun="export", attempts=1)
+        assert (fix["action"], fix["attempts"], fix["jobs_total"]) == ("fix", 1, 1)
+        assert fix["covers"][:2] == [f"fix for {finding}", "check export"]
+        assert fix["covers"][2].startswith("connection pack: ")
+        waiting = await agent.call("job_start", ticket=fix["ticket"], job="export")
+        assert waiting["status"] == "approval_required"
+        planned.approve(fix["ticket"])
+        seen = await agent.call("approval_wait", ticket=fix["ticket"])
+        assert seen["next"] == f'job_start(ticket="{fix["ticket"]}", job=...)'
+        started = await agent.call("job_start", ticket=fix["ticket"], job="export")
+        await ended(planned, started["run_id"])
+        built = await agent.refused("job_start", ticket=fix["ticket"], job="environment")
+        assert "covers no building" in built
+
+    await as_agent(planned, play)
 
 
 async def ended(planned: Planned, run_id: str) -> None:
