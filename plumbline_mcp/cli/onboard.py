@@ -184,14 +184,7 @@ def _print(result: "OnboardResult", workspace: "Workspace") -> None:
         for v in result.verdicts
     )
     out.print(table("verdict", "check", "outcome", "reason", rows=rows))
-    if result.dry_run is not None and not result.dry_run.started:
-        out.print(labelled("not started: ", f"{result.dry_run.sentence} ({result.dry_run.run_id})"))
-        out.print(labelled("not reached: ", ", ".join(result.not_reached) or "nothing was left"))
-    elif result.stopped:
-        out.print(labelled("stopped: ", result.stopped))
-        out.print(labelled("not reached: ", ", ".join(result.not_reached) or "nothing was left"))
-    for name in result.findings:
-        out.print(labelled("finding: ", _finding(workspace, name)))
+    _print_course(result, workspace)
     if result.result is not None and result.plant is not None:
         out.print(labelled("planted: ", f"{result.plant}: {result.result.score.value}"))
         for extra in result.result.extra:
@@ -203,6 +196,23 @@ def _print(result: "OnboardResult", workspace: "Workspace") -> None:
     if result.report is not None:
         out.print(labelled("report:  ", result.report), soft_wrap=True)
     out.print(Text.assemble(("outcome: ", "bold"), outcome_text(result.outcome)))
+
+
+def _print_course(result: "OnboardResult", workspace: "Workspace") -> None:
+    """Where the scan ended early, and what the agent found."""
+    from plumbline_mcp.cli.screen import console, labelled
+
+    out = console()
+    if result.dry_run is not None and not result.dry_run.started:
+        out.print(labelled("not started: ", f"{result.dry_run.sentence} ({result.dry_run.run_id})"))
+        out.print(labelled("not reached: ", ", ".join(result.not_reached) or "nothing was left"))
+    elif result.stopped:
+        out.print(labelled("stopped: ", result.stopped))
+        out.print(labelled("not reached: ", ", ".join(result.not_reached) or "nothing was left"))
+    for name in result.findings:
+        out.print(labelled("finding: ", _finding(workspace, name)))
+    for reason in result.unfound:
+        out.print(labelled("no finding: ", reason))
 
 
 def _finding(workspace: "Workspace", name: str) -> str:

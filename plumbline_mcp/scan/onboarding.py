@@ -47,6 +47,7 @@ class OnboardResult(Frozen):
     plant: str | None = None
     result: EntryResult | None = None
     findings: tuple[str, ...] = ()
+    unfound: tuple[str, ...] = Field((), description="failing verdicts without a finding, and why")
     stopped: str = Field("", description="why the agent went no further")
 
 
@@ -78,7 +79,13 @@ async def onboard(
     result = score(entry, served.scanned)
     made = reported(workspace, served.scanned, _planted(entry, result) if plant else "", served.findings)
     return made.model_copy(
-        update={"plant": plant, "result": result, "findings": served.findings, "stopped": served.stopped}
+        update={
+            "plant": plant,
+            "result": result,
+            "findings": served.findings,
+            "unfound": served.unfound,
+            "stopped": served.stopped,
+        }
     )
 
 

@@ -39,6 +39,8 @@ class Work:
     """Why it went no further; empty when it came to the end."""
     not_reached: list[str] = field(default_factory=list)
     """Tools of the checks that were not called."""
+    unfound: list[str] = field(default_factory=list)
+    """Failing verdicts that no finding came of, each with the tool's reason."""
 
 
 class ScriptedAgent:
@@ -67,7 +69,10 @@ class ScriptedAgent:
         self.work.not_reached = [call["tool"] for call in self._calls]
         for verdict in self.work.verdicts:
             if verdict["outcome"] == "fail":
-                await self._found(verdict)
+                try:
+                    await self._found(verdict)
+                except ToolRefused as refused:  # the verdicts and the other findings stand
+                    self.work.unfound.append(f"{verdict['id']}: {refused}")
         await self._call("scan_status", "looking at what is left")
         return self.work
 

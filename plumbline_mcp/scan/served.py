@@ -55,6 +55,7 @@ class Served:
     scanned: Scanned
     stopped: str
     findings: tuple[str, ...]
+    unfound: tuple[str, ...] = ()
 
 
 def can_be_served(entry: FaultEntry) -> bool:
@@ -85,6 +86,7 @@ async def scan_served(
         scanned=await anyio.to_thread.run_sync(partial(_scanned, workspace, work)),
         stopped=work.stopped,
         findings=tuple(finding["id"] for finding in work.findings),
+        unfound=tuple(work.unfound),
     )
 
 

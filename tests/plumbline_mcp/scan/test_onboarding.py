@@ -171,6 +171,44 @@ def test_a_no_ends_the_scan_with_nothing_started(tmp_path: Path) -> None:
     assert not workspace.runs_list()
 
 
+REFUSING = """
+id = "refuses"
+title = "The framework does not start"
+mechanism = "it ends where it is imported"
+pattern = 7
+silent = false
+source = "built by plumbline"
+checks = ["image", "dry_run", "data"]
+rows = 4
+refused = "this framework takes no recipe"
+[release]
+family = "llama"
+quantized = false
+[plant]
+hook = "refuses.py"
+"""
+
+
+@pytest.mark.environment
+def test_a_dry_run_that_fails_ends_the_agents_scan_with_its_sentence(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    for name, text in (
+        ("entries/refuses.toml", REFUSING),
+        ("plants/refuses.py", 'raise RuntimeError("this framework takes no recipe")\n'),
+    ):
+        (corpus / name).parent.mkdir(parents=True)
+        (corpus / name).write_text(text)
+    workspace = example(tmp_path)
+    result = anyio.run(onboard, workspace, "refuses", None, corpus, yes)
+    assert result.outcome is Outcome.NOT_EVALUATED
+    assert result.not_reached == ("data",)
+    assert "ended with exit code 1: RuntimeError: this framework takes no recipe" in result.stopped
+    assert result.result is not None
+    assert result.result.score is Score.FOUND, (result.result.seen, result.result.extra)
+    assert [verdict.check for verdict in result.verdicts] == ["image"]
+    assert [run.job.procedure for run in workspace.runs_list()] == ["dry_run"]
+
+
 @pytest.mark.environment
 def test_a_server_that_ends_is_one_sentence(tmp_path: Path) -> None:
     workspace = example(tmp_path)
