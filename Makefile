@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PLANT ?=
+SIGN ?=
 TORCH := torch==2.13.0
 # On a terminal pip shows its own progress; elsewhere only what goes wrong.
 QUIET := $(shell test -t 2 || echo -q)
@@ -23,8 +24,8 @@ $(VENV)/.installed: pyproject.toml
 
 setup: $(VENV)/.installed ## make .venv and install (torch first)
 
-onboard: setup ## scan the embedded release; PLANT=<fault id> plants one fault
-	@$(BIN)/plumbline onboard $(if $(PLANT),--plant $(PLANT))
+onboard: setup ## scan the embedded release; PLANT=<fault id> plants one fault, SIGN=example asks nobody
+	@$(BIN)/plumbline onboard $(if $(PLANT),--plant $(PLANT)) $(if $(SIGN),--sign $(SIGN))
 
 # One file of tests stays in one process, so what a module shares is made once; more than one thread for each
 # process would only make them wait for one another.

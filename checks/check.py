@@ -85,6 +85,8 @@ class Check(ABC, Generic[InputsT, CaseT]):
     rule: ClassVar[str]
     training: ClassVar[Literal["none", "one step", "run"]]
     records: ClassVar[tuple[str, ...]]
+    pattern: ClassVar[int]
+    """Of the paper's seven, the one that a failure most often belongs to."""
     example: ClassVar[str]
     order: ClassVar[int]
     inputs: type[InputsT]

@@ -102,6 +102,7 @@ class DataCheck(Check[DataInputs, DataCase]):
     )
     training: ClassVar[Literal["none", "one step", "run"]] = "none"
     records: ClassVar[tuple[str, ...]] = ("rows",)
+    pattern: ClassVar[int] = 1
     example: ClassVar[str] = (
         "plumbline check data --model models/gpt-oss-20b --workload train.jsonl --rows rows.jsonl "
         "--date 2026-01-31"

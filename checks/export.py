@@ -128,6 +128,7 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
         "tokenizer.json",
         "chat_template.jinja",
     )
+    pattern = 6
     example = "plumbline check export --original RELEASE --export EXPORTED"
     order = 30
     inputs = ExportInputs

@@ -51,6 +51,7 @@ class ImageCheck(Check[ImageInputs, ImageCase]):
     rule = "exact: each requirement satisfied (PEP 440, the job's markers), commit and files equal"
     training = "none"
     records = ()
+    pattern = 2
     example = "plumbline check image --python venv/bin/python --framework transformers"
     order = 10
     inputs = ImageInputs

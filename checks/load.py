@@ -77,6 +77,7 @@ class LoadCheck(Check[LoadInputs, LoadCase]):
     )
     training = "none"
     records = ("model.jsonl", "fills.jsonl", "loaded-*.safetensors", "environment.json")
+    pattern = 6
     example = "plumbline check load --run RUN --model RELEASE"
     order = 25
     inputs = LoadInputs

@@ -43,6 +43,7 @@ class OptimizerStepCheck(Check[StepInputs, StepCase]):
     )
     training: ClassVar[Literal["none", "one step", "run"]] = "one step"
     records: ClassVar[tuple[str, ...]] = ("steps.jsonl", "events.jsonl", "model.jsonl", "step-*.safetensors")
+    pattern: ClassVar[int] = 4
     example: ClassVar[str] = "plumbline check optimizer_step --run RUN"
     order: ClassVar[int] = 50
     inputs = StepInputs

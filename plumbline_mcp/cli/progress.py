@@ -30,6 +30,8 @@ _MOST = 500
 _BESIDE = 40
 """Columns that spinner, bar, count and time take on a terminal."""
 _FEWEST = 20
+_SHOWN: list[Progress] = []
+"""The bar that is on the terminal now."""
 
 
 @contextmanager
@@ -42,6 +44,19 @@ def shown_progress(what: str, quiet: bool) -> Iterator[Report]:
             yield report
     else:
         yield _lines(what)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Make room on the terminal, for a question or a line that stays; the bar comes back afterwards."""
+    shown = list(_SHOWN)
+    for progress in shown:
+        progress.stop()
+    try:
+        yield
+    finally:
+        for progress in shown:
+            progress.start()
 
 
 @contextmanager
@@ -62,7 +77,11 @@ def _bar(what: str) -> Iterator[Report]:
             whole = None if total is None else int(total)
             progress.update(task, completed=int(done), total=whole, description=said)
 
-        yield report
+        _SHOWN.append(progress)
+        try:
+            yield report
+        finally:
+            _SHOWN.remove(progress)
 
 
 def _lines(what: str) -> Report:

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+from pydantic import Field
+
 from checks.check import Progress, silent
 from checks.verdict import Frozen, Outcome, Verdict
+from plumbline_mcp.errors import UsageError
+from plumbline_mcp.findings.store import Findings
 from plumbline_mcp.report import write_report
 from plumbline_mcp.scan.embedded import scan_embedded
 from plumbline_mcp.scan.example_workload import WORKLOAD_ROWS
@@ -11,6 +15,7 @@ from plumbline_mcp.scan.fault_entries import Corpus, FaultEntry, load_corpus
 from plumbline_mcp.scan.fault_scoring import EntryResult, score
 from plumbline_mcp.scan.scanning import DryRun, Scan, Scanned
 from plumbline_mcp.scan.separation import separation
+from plumbline_mcp.scan.served import Reviewer, Served, can_be_served, scan_served
 from plumbline_mcp.scan.steps import StepProgress
 from plumbline_mcp.scan.target import load_target, prepared_python
 from plumbline_mcp.temporaries import sweep_temporaries
@@ -41,6 +46,9 @@ class OnboardResult(Frozen):
     target: Path | None = None
     plant: str | None = None
     result: EntryResult | None = None
+    findings: tuple[str, ...] = ()
+    unfound: tuple[str, ...] = Field((), description="failing verdicts without a finding, and why")
+    stopped: str = Field("", description="why the agent went no further")
 
 
 async def onboard(
@@ -48,16 +56,37 @@ async def onboard(
     plant: str | None = None,
     progress: Progress | None = None,
     corpus: Path | None = None,
+    reviewer: Reviewer | None = None,
 ) -> OnboardResult:
-    """Scan the embedded release, with the fault of entry ``plant`` when one is named.
+    """Scan the embedded release through the MCP server, with the fault of entry ``plant`` when one is named.
 
-    Raises `UsageError` (no such entry, no corpus here) and `BuildError` (the environment cannot be built).
+    ``reviewer`` is asked about each request that has to be signed. A fault that no target can hold is
+    planted by playing the scan's steps here; nothing is signed then. Raises `UsageError` (no such entry, no
+    corpus here, nobody to ask) and `BuildError` (the environment cannot be built).
     """
     found, entry = _entry(plant, corpus)
-    scanned = await scan_embedded(workspace, entry, found, progress=progress or silent)
-    result = score(entry, scanned)
-    made = reported(workspace, scanned, planted=_planted(entry, result) if plant else "")
-    return made.model_copy(update={"plant": plant, "result": result})
+    if can_be_served(entry):
+        if reviewer is None:
+            raise UsageError(
+                "the task has to be signed, and there is no terminal to ask on",
+                "have the example's throwaway key sign: plumbline onboard --sign example, or make onboard"
+                " SIGN=example",
+            )
+        served = await scan_served(workspace, entry, found, reviewer, progress or silent)
+    else:
+        played = await scan_embedded(workspace, entry, found, progress=progress or silent)
+        served = Served(scanned=played, stopped="", findings=())
+    result = score(entry, served.scanned)
+    made = reported(workspace, served.scanned, _planted(entry, result) if plant else "", served.findings)
+    return made.model_copy(
+        update={
+            "plant": plant,
+            "result": result,
+            "findings": served.findings,
+            "unfound": served.unfound,
+            "stopped": served.stopped,
+        }
+    )
 
 
 async def onboard_target(workspace: Workspace, path: Path, progress: Progress | None = None) -> OnboardResult:
@@ -75,7 +104,9 @@ async def onboard_target(workspace: Workspace, path: Path, progress: Progress | 
     return reported(workspace, scanned).model_copy(update={"target": target.path})
 
 
-def reported(workspace: Workspace, scanned: Scanned, planted: str = "") -> OnboardResult:
+def reported(
+    workspace: Workspace, scanned: Scanned, planted: str = "", findings: tuple[str, ...] = ()
+) -> OnboardResult:
     """The result of a scan, with its report written; a scan that judged nothing has none."""
     result = OnboardResult(
         outcome=scanned.outcome,
@@ -90,7 +121,8 @@ def reported(workspace: Workspace, scanned: Scanned, planted: str = "") -> Onboa
         sweep_temporaries(folder)
     stored = [workspace.verdict(verdict.id) for verdict in scanned.verdicts]
     folder = reports / f"onboard-{scanned.verdicts[-1].id}"
-    files = write_report(stored, folder, planted=planted, trust=separation(workspace))
+    found = [Findings(workspace).get(name).finding for name in findings]
+    files = write_report(stored, folder, planted=planted, trust=separation(workspace), findings=found)
     return result.model_copy(update={"report": files.html, "markdown": files.markdown})
 
 

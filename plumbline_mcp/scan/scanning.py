@@ -24,7 +24,7 @@ from plumbline_mcp.engines.launching import Launch, checked_settings, setting_hi
 from plumbline_mcp.engines.procedures import load_procedure
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.service import run_check
-from plumbline_mcp.scan.steps import DRY_RUN, ScanStep, StepProgress
+from plumbline_mcp.scan.steps import DRY_RUN, FIRST_RUN, ScanStep, StepProgress
 from plumbline_mcp.workspace import Workspace
 
 T = TypeVar("T")
@@ -52,6 +52,13 @@ class Subject(Frozen):
         known = pack.procedure_settings(procedure)
         shared = {name: value for name, value in self.recipe.items() if name in known}
         return shared | self.settings.get(procedure, {})
+
+    def inputs(self, step: ScanStep) -> CheckInputs:
+        """What the step's check is given, but for the run that it judges."""
+        known = {name: str(path) for name, path in self.files.items()}
+        known["python"] = str(self.python)
+        given: CheckInputs = {to: known[what] for to, what in step.arguments.items() if what in known}
+        return given | {"framework": self.framework} | self.arguments.get(step.name, {})
 
     def launch(self, pack: Pack, procedure: str) -> Launch:
         """The launch of a procedure with the recipe's settings. Raises `UsageError` for an unknown one."""
@@ -143,12 +150,10 @@ class Scan:
 
     async def inputs_of(self, step: ScanStep) -> CheckInputs:
         """Run the step's procedure, where it has one, and point its check at what it left."""
-        known = {name: str(path) for name, path in self._subject.files.items()}
-        known["python"] = str(self._subject.python)
-        if step.procedure is not None:
-            known["run"] = str((await self.job(step.procedure)).path)
-        inputs: CheckInputs = {to: known[what] for to, what in step.arguments.items() if what in known}
-        return inputs | {"framework": self._subject.framework}
+        inputs = self._subject.inputs(step)
+        if step.procedure is None or step.run_argument is None:
+            return inputs
+        return {step.run_argument: str((await self.job(step.procedure)).path)} | inputs
 
     async def job(self, name: str) -> RunFolder:
         """The sealed run of a procedure; scans that share, share equal runs."""
@@ -158,13 +163,7 @@ class Scan:
         return await self._shared.once(what, partial(run, self._workspace, launch, report))
 
     async def _dry_run(self) -> DryRun:
-        done = await self.job("dry_run")
-        failed = next((exit_ for exit_ in done.exits() if not exit_.clean), None)
-        if failed is None:
-            return DryRun(run_id=done.job.run_id, started=True)
-        said = last_said(done, failed.rank) or "it said nothing"
-        late = " at its time limit" if failed.timed_out else ""
-        return DryRun(run_id=done.job.run_id, started=False, sentence=f"the dry run ended{late}: {said}")
+        return dry_run_of(await self.job("dry_run"))
 
     async def _check(self, name: str, inputs: CheckInputs) -> Verdict:
         report = self._progress.begin(f"check {name}")
@@ -172,9 +171,23 @@ class Scan:
         return await run_check(self._workspace, name, given, progress=report)
 
 
+def dry_run_of(done: RunFolder) -> DryRun:
+    """How a sealed dry run ended."""
+    failed = next((exit_ for exit_ in done.exits() if not exit_.clean), None)
+    if failed is None:
+        return DryRun(run_id=done.job.run_id, started=True)
+    said = last_said(done, failed.rank) or "it said nothing"
+    late = " at its time limit" if failed.timed_out else ""
+    return DryRun(run_id=done.job.run_id, started=False, sentence=f"the dry run ended{late}: {said}")
+
+
 def check_recipe(pack: Pack, subject: Subject, steps: tuple[ScanStep, ...]) -> None:
-    """Raise `UsageError` for a setting that no job of the scan knows, or whose value a job refuses."""
+    """Raise `UsageError` for a setting that no job of the scan knows, or whose value a job refuses.
+
+    The first run, which a task covers beside the steps, is one of its jobs.
+    """
     jobs = [step.procedure for step in steps if step.procedure]
+    jobs += [FIRST_RUN] if FIRST_RUN in pack.about.procedures else []
     known = {name for job in jobs for name in pack.procedure_settings(job)}
     for name in subject.recipe:
         if name not in known:

@@ -16,6 +16,9 @@ from plumbline_mcp.errors import UsageError
 DRY_RUN = "dry_run"
 """The step that judges nothing: a recipe that cannot even start ends the scan with its sentence."""
 
+FIRST_RUN = "first_run"
+"""The procedure that a task covers beside the steps: no check waits for it."""
+
 FINISHING = "finishing"
 
 
@@ -27,6 +30,11 @@ class ScanStep:
     procedure: str | None
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Argument of the check to what it is given: ``python``, ``run``, or a file of the subject."""
+
+    @property
+    def run_argument(self) -> str | None:
+        """The argument of the check that takes the run of its procedure."""
+        return next((name for name, what in self.arguments.items() if what == "run"), None)
 
     @property
     def parts(self) -> int:

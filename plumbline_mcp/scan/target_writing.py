@@ -106,14 +106,14 @@ def _lines(path: Path, given: Given) -> Iterator[str]:
     if given.template is not None:
         yield f"template = {_path(path, given.template)}"
     if given.commit is not None:
-        yield f"commit = {_value(given.commit)}"
+        yield f"commit = {toml_value(given.commit)}"
     yield ""
     yield from _environment(path, given)
     yield ""
     yield "# Settings of the recipe; each goes to every job that knows it. Remove one # to give a setting."
     yield "[recipe]"
     for name, value in given.recipe.items():
-        yield f"{_key(name)} = {_value(value)}"
+        yield f"{_key(name)} = {toml_value(value)}"
     with contextlib.suppress(BadInput):  # the check of the text says what is wrong with the pack
         yield from _further(load_pack(given.framework), set(given.recipe))
 
@@ -121,13 +121,13 @@ def _lines(path: Path, given: Given) -> Iterator[str]:
 def _environment(path: Path, given: Given) -> Iterator[str]:
     if given.image is not None:
         yield "[environment.image]"
-        named = _path(path, Path(given.image)) if is_file_image(given.image) else _value(given.image)
+        named = _path(path, Path(given.image)) if is_file_image(given.image) else toml_value(given.image)
         yield f"name = {named}"
         if given.image_sha256:
-            yield f"sha256 = {_value(given.image_sha256)}"
+            yield f"sha256 = {toml_value(given.image_sha256)}"
         if given.runtime is not None:
-            yield f"runtime = {_value(given.runtime)}"
-        yield f"python = {_value(given.image_python)}"
+            yield f"runtime = {toml_value(given.runtime)}"
+        yield f"python = {toml_value(given.image_python)}"
         return
     yield "[environment]"
     if given.python is not None:
@@ -156,23 +156,23 @@ def _further(pack: Pack, named: set[str]) -> Iterator[str]:
 def _default(setting: Setting) -> str:
     """A value that TOML reads; where there is no default one that the check of a target refuses by name."""
     if setting.default is not None:
-        return _value(setting.default)
+        return toml_value(setting.default)
     if setting.choices:
-        return f"{_value(setting.choices[0])}  # or {', '.join(setting.choices[1:])}; none by default"
+        return f"{toml_value(setting.choices[0])}  # or {', '.join(setting.choices[1:])}; none by default"
     kept = {"list": "[]", "object": "{}"}
-    return f"{kept.get(setting.type, _value(f'<{setting.type}>'))}  # none by default"
+    return f"{kept.get(setting.type, toml_value(f'<{setting.type}>'))}  # none by default"
 
 
 def _framework(path: Path, named: str) -> str:
     folder = Path(named).expanduser()
-    return _path(path, folder) if (folder / "pack.toml").is_file() else _value(named)
+    return _path(path, folder) if (folder / "pack.toml").is_file() else toml_value(named)
 
 
 def _path(path: Path, named: Path) -> str:
     """As the file says it: relative where it lies below the file's folder."""
     absolute = named.expanduser().absolute()
     inside = absolute.is_relative_to(path.parent)
-    return _value(str(absolute.relative_to(path.parent) if inside else absolute))
+    return toml_value(str(absolute.relative_to(path.parent) if inside else absolute))
 
 
 def _key(name: str) -> str:
@@ -180,14 +180,14 @@ def _key(name: str) -> str:
     return name if bare.isascii() and bare.isalnum() else json.dumps(name)
 
 
-def _value(value: JsonValue) -> str:
+def toml_value(value: JsonValue) -> str:
     """A value as TOML spells it; a JSON string is a TOML basic string. Raises `UsageError` for null."""
     if value is None:
         raise UsageError("a setting is null, which TOML has no word for", "leave the setting out")
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(each)}" for key, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {toml_value(each)}" for key, each in value.items()) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(_value(each) for each in value) + "]"
+        return "[" + ", ".join(toml_value(each) for each in value) + "]"
     if isinstance(value, float):
         return repr(value) if value == value and abs(value) != float("inf") else str(value)
     return json.dumps(value, ensure_ascii=False)

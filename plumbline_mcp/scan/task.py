@@ -20,13 +20,12 @@ from plumbline_mcp.engines.procedures import load_procedure, procedures
 from plumbline_mcp.errors import UsageError
 from plumbline_mcp.scan.planned import ATTEMPTS, Rendered, Renderer, subjects
 from plumbline_mcp.scan.scanning import Subject
-from plumbline_mcp.scan.steps import DRY_RUN
+from plumbline_mcp.scan.steps import DRY_RUN, FIRST_RUN
 from plumbline_mcp.scan.target import Target, load_target, planned_python
 from plumbline_mcp.workspace import Workspace
 
 C = TypeVar("C", bound=Rendered)
 
-FIRST_RUN = "first_run"
 BUILD = "environment"
 """The name under which a task's environment is built."""
 TARGET_FILE = "target file"

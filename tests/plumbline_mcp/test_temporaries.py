@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from plumbline_mcp.report import write_report
-from plumbline_mcp.scan import embedded
+from plumbline_mcp.scan import preparing
 from plumbline_mcp.temporaries import sweep_temporaries, temporary_beside
 from plumbline_mcp.workspace import Workspace
 from tests.plumbline_mcp.stored_examples import verdict
@@ -66,10 +66,10 @@ def test_a_scan_sweeps_what_a_killed_scan_left_of_its_release(tmp_path: Path, de
     left = folder.with_name(f".{folder.name}.{dead}.0123abcd.part")
     (left / "release").mkdir(parents=True)
     spec = {"spec": {}, "rows": 3}
-    made = anyio.run(embedded._build_release, folder, spec, lambda *_: None)
+    made = anyio.run(preparing._build_release, folder, spec, lambda *_: None)
     assert made.workload.is_file()
     assert list(folder.parent.iterdir()) == [folder]
     (folder / "release" / "stray").write_text("of another build")
-    anyio.run(embedded._build_release, folder, spec, lambda *_: None)
+    anyio.run(preparing._build_release, folder, spec, lambda *_: None)
     assert list(folder.parent.iterdir()) == [folder]
     assert not (folder / "release" / "stray").exists()

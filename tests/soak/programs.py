@@ -205,7 +205,7 @@ def _run(procedure: str) -> Callable[[Inputs], Program]:
 
 def _onboard(_: Inputs) -> Program:
     _need_environment()
-    return Program("onboard", ("onboard", "--json"), starts_jobs=True)
+    return Program("onboard", ("onboard", "--sign", "example", "--json"), starts_jobs=True)
 
 
 def _serve(inputs: Inputs) -> Program:

@@ -40,6 +40,7 @@ class CheckView(View):
     reference: str
     rule: str
     training: str
+    pattern: int = Field(description="what a failure most often is, as finding_propose numbers them")
     records: tuple[str, ...]
     faults: tuple[str, ...] = Field(description="what it injects and must catch on every run")
     example: str
@@ -73,6 +74,7 @@ def _view(check: Check[Any, Any]) -> CheckView:
         reference=check.reference,
         rule=check.rule,
         training=check.training,
+        pattern=check.pattern,
         records=check.records,
         faults=tuple(fault.name for fault in check.faults),
         example=check.example,

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import anyio.to_thread
 from mcp.server.mcpserver import Context
@@ -19,11 +19,12 @@ from plumbline_mcp.server.views import RESULT_LIMIT, View, line, size, take, tex
 
 if TYPE_CHECKING:
     from approvals.ticket import Ticket
+    from plumbline_mcp.scan.calls import CheckCall
     from plumbline_mcp.scan.planned import PlannedJob, Rendered
 
 _MOST_ATTEMPTS = 10
 _SHOWN_CHANGES = 20
-_OUTLINED = ("ticket", "state", "node_hours", "jobs", "next")
+_OUTLINED = ("ticket", "state", "node_hours", "jobs", "calls", "next")
 
 
 class JobRow(View):
@@ -34,6 +35,16 @@ class JobRow(View):
     untrusted_changed: dict[str, str] = Field(description="settings that differ from the recipe")
     node_hours: float
     estimated: str
+
+
+class CallRow(View):
+    """One check of the scan, and how it is called."""
+
+    tool: str
+    under: Literal["task", "plan"] = Field(description="which signature covers its jobs")
+    jobs: tuple[str, ...] = Field(description="of this draft, whose runs it judges")
+    run_argument: str | None = Field(description="takes the run id of such a job")
+    arguments: dict[str, JsonValue]
 
 
 class DraftView(View):
@@ -49,6 +60,7 @@ class DraftView(View):
     attempts: int = Field(description="of each job")
     jobs_total: int
     jobs: tuple[JobRow, ...]
+    calls: tuple[CallRow, ...] = Field((), description="the checks that judge what the jobs leave")
     digest: str
     expires_at: str
     next: str
@@ -112,12 +124,14 @@ async def _drafted(ctx: Context, draft: Callable[[], DraftView]) -> DraftView:
 
 
 def _task(toolset: Toolset, ctx: Context, target: str, node_hours: float | None) -> DraftView:
+    from plumbline_mcp.scan.calls import check_calls
     from plumbline_mcp.scan.task import draft_task, request_task  # takes long to import
     from plumbline_mcp.server.located import located
 
     task = draft_task(toolset.workspace, located(toolset, target), node_hours)
     ticket = request_task(toolset.workspace, task, caller().name, peer_uid(ctx))
-    return _view(ticket, task, (*task.covers, *(f"check {name}" for name in task.checks)))
+    covers = (*task.covers, *(f"check {name}" for name in task.checks))
+    return _view(ticket, task, covers, check_calls(task, task.jobs))
 
 
 def _plan(
@@ -128,11 +142,14 @@ def _plan(
     grid: dict[str, list[JsonValue]],
     attempts: int,
 ) -> DraftView:
+    from plumbline_mcp.scan.calls import check_calls
     from plumbline_mcp.scan.plan import draft_plan, request_plan
+    from plumbline_mcp.scan.task import task_of
 
     plan = draft_plan(toolset.workspace, task, checks, grid, attempts)
     ticket = request_plan(toolset.workspace, plan, caller().name, peer_uid(ctx))
-    return _view(ticket, plan, tuple(f"check {name}" for name in plan.checks))
+    calls = check_calls(task_of(toolset.workspace.approvals.ticket(plan.task)), plan.jobs, plan.checks)
+    return _view(ticket, plan, tuple(f"check {name}" for name in plan.checks), calls)
 
 
 def _rerun(toolset: Toolset, ctx: Context, ticket_id: str, job: str) -> DraftView:
@@ -159,7 +176,9 @@ def _fix(
     return _view(ticket, fix, (*covers, *itertools.islice(changes, _SHOWN_CHANGES)))
 
 
-def _view(ticket: "Ticket", rendered: "Rendered", covers: tuple[str, ...]) -> DraftView:
+def _view(
+    ticket: "Ticket", rendered: "Rendered", covers: tuple[str, ...], calls: "tuple[CheckCall, ...]" = ()
+) -> DraftView:
     head = DraftView(
         ticket=ticket.id,
         state=ticket.state,
@@ -171,12 +190,23 @@ def _view(ticket: "Ticket", rendered: "Rendered", covers: tuple[str, ...]) -> Dr
         attempts=ticket.request.attempts,
         jobs_total=len(rendered.jobs),
         jobs=(),
+        calls=tuple(map(_call, calls)),
         digest=ticket.request.content_sha256,
         expires_at=moment(ticket.expires),
         next=next_call(ticket),
     )
     rows = take(map(_row, rendered.jobs), RESULT_LIMIT - size(head))
     return head.model_copy(update={"jobs": tuple(rows)})
+
+
+def _call(call: "CheckCall") -> CallRow:
+    return CallRow(
+        tool=f"check_{call.check}",
+        under=call.under,
+        jobs=tuple(line(name) for name in call.jobs),
+        run_argument=call.run_argument,
+        arguments=dict(call.arguments),
+    )
 
 
 def _row(job: "PlannedJob") -> JobRow:

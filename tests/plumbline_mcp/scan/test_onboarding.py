@@ -1,5 +1,6 @@
 """The first scan, for real: clean it passes, planted it finds that fault alone, stopped it leaves nothing."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,12 +11,25 @@ from pathlib import Path
 import anyio
 import pytest
 
+from approvals.statement import Action
+from approvals.ticket import Ticket
 from checks.verdict import Outcome
-from plumbline_mcp.errors import UsageError
+from plumbline_mcp.errors import PlumblineError, UsageError
+from plumbline_mcp.findings.states import State
+from plumbline_mcp.findings.store import Findings
 from plumbline_mcp.scan.fault_scoring import Score
 from plumbline_mcp.scan.onboarding import onboard
 from plumbline_mcp.scan.steps import StepProgress
 from plumbline_mcp.workspace import RunState, Workspace
+
+
+async def yes(ticket: Ticket) -> bool:
+    """A reviewer who signs whatever is asked."""
+    return True
+
+
+def example(tmp_path: Path) -> Workspace:
+    return Workspace.open(tmp_path / "home", kind="example")
 
 
 def test_an_unknown_plant_is_refused_with_the_nearest_ones(tmp_path: Path) -> None:
@@ -43,15 +57,27 @@ def test_a_step_that_has_counted_everything_is_finishing() -> None:
 
 @pytest.mark.environment
 def test_the_embedded_release_passes_every_check_and_is_reported(tmp_path: Path) -> None:
-    workspace = Workspace.open(tmp_path / "home")
+    workspace = example(tmp_path)
     told: list[tuple[float, float | None, str]] = []
-    result = anyio.run(onboard, workspace, None, lambda *step: told.append(step))
+    result = anyio.run(onboard, workspace, None, lambda *step: told.append(step), None, yes)
     assert result.outcome is Outcome.PASS, [verdict.reason for verdict in result.verdicts]
     judged = ["image", "data", "load", "optimizer_step", "export"]
     assert [verdict.check for verdict in result.verdicts] == judged
     assert result.dry_run is not None
     assert result.dry_run.started
-    assert [stored.verdict.id for stored in workspace.verdicts()] == [v.id for v in result.verdicts][::-1]
+    assert {stored.verdict.id for stored in workspace.verdicts()} == {v.id for v in result.verdicts}
+    task, plan = sorted(workspace.approvals.tickets(), key=lambda ticket: ticket.created)
+    assert [task.request.action, plan.request.action] == [Action.TASK, Action.PLAN]
+    assert [ticket.decisions[0].signer for ticket in (task, plan)] == ["example", "example"]
+    signed = {v.check: v.approval for v in result.verdicts}
+    assert signed == {
+        "image": "none",
+        **dict.fromkeys(("data", "load", "export"), task.id),
+        "optimizer_step": plan.id,
+    }
+    procedures = [run.job.procedure for run in workspace.runs_list()][::-1]
+    assert procedures == ["dry_run", "rows", "load", "export", "first_run", "train_step"]
+    assert result.findings == ()
     labels = next(part for part in result.verdicts[1].parts if part.name == "labels")
     assert labels.coverage is not None
     assert labels.coverage.judged == labels.coverage.total > 400
@@ -66,8 +92,8 @@ def test_the_embedded_release_passes_every_check_and_is_reported(tmp_path: Path)
 
 @pytest.mark.environment
 def test_a_planted_fault_is_found_at_its_place_and_alone(tmp_path: Path) -> None:
-    workspace = Workspace.open(tmp_path / "home")
-    result = anyio.run(onboard, workspace, "stop-token-unlabelled")
+    workspace = example(tmp_path)
+    result = anyio.run(onboard, workspace, "stop-token-unlabelled", None, None, yes)
     assert result.outcome is Outcome.FAIL
     assert result.result is not None
     assert result.result.score is Score.FOUND, (result.result.seen, result.result.extra)
@@ -79,16 +105,28 @@ def test_a_planted_fault_is_found_at_its_place_and_alone(tmp_path: Path) -> None
         text = page.read_text(encoding="utf-8")
         assert "Planted on purpose:" in text
         assert "stop-token-unlabelled" in text
+        assert "the throwaway key 'example' signs" in text.replace("&#39;", "'")
+        assert result.findings[0] in text
+    (name,) = result.findings
+    stored = Findings(workspace).get(name)
+    assert stored.state is State.CONFIRMED
+    assert stored.finding.pattern == 1
+    assert stored.finding.place.row == 0
+    assert [one.comparison.result for one in stored.verifications if one.comparison] == ["match"]
+    assert not [run for run in workspace.runs_list() if run.job.plants]
 
 
 @pytest.mark.environment
 def test_an_interrupted_scan_leaves_no_process_and_no_half_run(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    command = [sys.executable, "-I", "-m", "plumbline_mcp", "onboard", "--home", str(home)]
+    command = [sys.executable, "-I", "-m", "plumbline_mcp", "onboard", "--sign", "example"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        [*command, "--home", str(home)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
-    workspace = Workspace.open(home)
+    workspace = Workspace.open(home, kind="example")
     deadline = time.monotonic() + 120
     while not workspace.runs_list() and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -99,3 +137,92 @@ def test_an_interrupted_scan_leaves_no_process_and_no_half_run(tmp_path: Path) -
     assert [run.state for run in workspace.runs_list()] == [RunState.REMOVED]
     assert not [path for path in workspace.runs.iterdir() if path.is_dir()]
     assert not workspace.verify()
+    assert not [path for path in Path("/proc").glob("[0-9]*") if str(home) in _command(path)]
+
+
+def _command(process: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (process / "cmdline").read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def test_nobody_to_ask_is_said_before_anything_starts(tmp_path: Path) -> None:
+    workspace = example(tmp_path)
+    with pytest.raises(UsageError, match="no terminal to ask on") as refused:
+        anyio.run(onboard, workspace)
+    assert "SIGN=example" in refused.value.next_step
+    assert not list(workspace.runs.iterdir())
+    assert not (workspace.home / "example").exists()
+
+
+@pytest.mark.environment
+def test_a_no_ends_the_scan_with_nothing_started(tmp_path: Path) -> None:
+    workspace, asked = example(tmp_path), []
+
+    async def no(ticket: Ticket) -> bool:
+        asked.append(ticket)
+        return False
+
+    result = anyio.run(onboard, workspace, None, None, None, no)
+    assert result.outcome is Outcome.NOT_EVALUATED
+    assert result.not_reached == ("image", "data", "load", "optimizer_step", "export")
+    assert result.stopped.startswith(f"task {asked[0].id} is rejected: the answer on the terminal was no")
+    assert len(asked) == 1
+    assert not workspace.runs_list()
+
+
+REFUSING = """
+id = "refuses"
+title = "The framework does not start"
+mechanism = "it ends where it is imported"
+pattern = 7
+silent = false
+source = "built by plumbline"
+checks = ["image", "dry_run", "data"]
+rows = 4
+refused = "this framework takes no recipe"
+[release]
+family = "llama"
+quantized = false
+[plant]
+hook = "refuses.py"
+"""
+
+
+@pytest.mark.environment
+def test_a_dry_run_that_fails_ends_the_agents_scan_with_its_sentence(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    for name, text in (
+        ("entries/refuses.toml", REFUSING),
+        ("plants/refuses.py", 'raise RuntimeError("this framework takes no recipe")\n'),
+    ):
+        (corpus / name).parent.mkdir(parents=True)
+        (corpus / name).write_text(text)
+    workspace = example(tmp_path)
+    result = anyio.run(onboard, workspace, "refuses", None, corpus, yes)
+    assert result.outcome is Outcome.NOT_EVALUATED
+    assert result.not_reached == ("data",)
+    assert "ended with exit code 1: RuntimeError: this framework takes no recipe" in result.stopped
+    assert result.result is not None
+    assert result.result.score is Score.FOUND, (result.result.seen, result.result.extra)
+    assert [verdict.check for verdict in result.verdicts] == ["image"]
+    assert [run.job.procedure for run in workspace.runs_list()] == ["dry_run"]
+
+
+@pytest.mark.environment
+def test_a_server_that_ends_is_one_sentence(tmp_path: Path) -> None:
+    workspace = example(tmp_path)
+
+    async def ends_the_server(ticket: Ticket) -> bool:
+        (server,) = [path for path in Path("/proc").glob("[0-9]*") if _is_server(path, workspace.home)]
+        os.kill(int(server.name), signal.SIGKILL)
+        await anyio.sleep_forever()
+        return False
+
+    with pytest.raises(PlumblineError, match="the MCP server ended, or stopped answering"):
+        anyio.run(onboard, workspace, None, None, None, ends_the_server)
+
+
+def _is_server(process: Path, home: Path) -> bool:
+    words = _command(process).split("\0")
+    return "serve" in words and str(home) in words

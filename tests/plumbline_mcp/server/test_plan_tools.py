@@ -68,6 +68,15 @@ async def test_from_a_target_to_jobs_that_ran(planned: Planned, mode: str) -> No
         task = await agent.call("task_draft", target=str(planned.target))
         assert task["covers"] == ["dry run", "no-training checks", "check image", "check export"]
         assert [job["name"] for job in task["jobs"]] == ["dry_run", "export"]
+        image, steps, export = task["calls"]
+        assert (image["tool"], image["jobs"], image["run_argument"]) == ("check_image", [], None)
+        assert image["arguments"]["python"] == str(planned.folder / "venv" / "bin" / "python")
+        assert (export["tool"], export["under"], export["jobs"]) == ("check_export", "task", ["export"])
+        assert (export["run_argument"], export["arguments"]["original"]) == (
+            "export",
+            str(planned.folder / "release"),
+        )
+        assert (steps["tool"], steps["under"], steps["jobs"]) == ("check_optimizer_step", "plan", [])
         assert (task["state"], task["node_hours"], task["most_node_hours"]) == ("pending", 1.0, 0.02)
         assert (await agent.call("task_draft", target=str(planned.target)))["ticket"] == task["ticket"]
         first = await agent.call("job_start", ticket=task["ticket"], job="dry_run")
@@ -93,6 +102,9 @@ async def test_from_a_target_to_jobs_that_ran(planned: Planned, mode: str) -> No
 
         plan = await agent.call("plan_draft", task=task["ticket"], grid={"learning_rate": [1e-5, 1e-4]})
         assert [job["name"] for job in plan["jobs"]] == ["train_step-001", "train_step-002"]
+        (call,) = plan["calls"]
+        assert (call["tool"], call["run_argument"]) == ("check_optimizer_step", "run")
+        assert call["jobs"] == ["train_step-001", "train_step-002"]
         assert plan["jobs"][1]["untrusted_changed"] == {"learning_rate": "0.0001"}
         planned.approve(plan["ticket"])
         trained = await agent.call("job_start", ticket=plan["ticket"], job="train_step-002")
