@@ -218,7 +218,10 @@ def private_folder() -> Iterator[Path]:
     _sweep()
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # swept before it could be held, as below
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if folder.is_dir():  # else it was swept before it was held
