@@ -15,6 +15,7 @@ from approvals.statement import Action
 from approvals.ticket import Ticket
 from checks.verdict import Outcome
 from plumbline_mcp.errors import PlumblineError, UsageError
+from plumbline_mcp.findings.comparison import Result
 from plumbline_mcp.findings.states import State
 from plumbline_mcp.findings.store import Findings
 from plumbline_mcp.scan.fault_scoring import Score
@@ -111,8 +112,10 @@ def test_a_planted_fault_is_found_at_its_place_and_alone(tmp_path: Path) -> None
     stored = Findings(workspace).get(name)
     assert stored.state is State.CONFIRMED
     assert stored.finding.pattern == 1
-    assert stored.finding.place.row == 0
-    assert [one.comparison.result for one in stored.verifications if one.comparison] == ["match"]
+    failed = next(verdict for verdict in result.verdicts if verdict.outcome is Outcome.FAIL)
+    stop = next(part for part in failed.parts if part.name == "stop")
+    assert stored.finding.place in [problem.place for problem in stop.problems]
+    assert [one.comparison.result for one in stored.verifications if one.comparison] == [Result.AGREE]
     assert not [run for run in workspace.runs_list() if run.job.plants]
 
 
