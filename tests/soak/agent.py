@@ -33,6 +33,7 @@ STDIO, HTTP = "stdio", "http"
 SUPERVISOR = "plumbline_mcp.engines.local.supervisor"
 WORKER = "plumbline_mcp.worker"
 ATTEMPTS = 3
+UNSTARTED = "did not start"
 CALL_S = 90.0
 """How long a call may take on a busy machine; one that takes longer hangs."""
 DECIDED = {"approved", "used"}
@@ -195,6 +196,7 @@ class Agent:
         self.number = site.round
         self.ticket = self.run = self.verdict = ""
         self.reviewing: subprocess.Popen[str] | None = None
+        self.unstarted = False
         self.times: dict[str, float] = {}
 
     async def play(self, client: Client) -> None:
@@ -251,7 +253,13 @@ class Agent:
         """Start the job until an attempt of it succeeded."""
         succeeded = False
         while not succeeded:
-            started = await self._call(client, "job_start", ticket=self.ticket, job="train_step-001")
+            try:
+                started = await self._call(client, "job_start", ticket=self.ticket, job="train_step-001")
+            except RuntimeError as refused:  # its supervisor was killed at once: the answer says run it again
+                if UNSTARTED not in str(refused) or self.unstarted:
+                    raise
+                self.unstarted = True
+                continue
             self.run = started["run_id"]
             self.site.told.runs[self.run] = (self.ticket, started["attempt"])
             state = "running"

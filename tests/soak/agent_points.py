@@ -12,7 +12,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +25,6 @@ import anyio
 
 from approvals.errors import Refused
 from plumbline_mcp.engines.engine import Approved
-from plumbline_mcp.errors import PlumblineError
 from plumbline_mcp.workspace import RunState, StoredRun, Workspace
 from tests.soak import left_behind
 from tests.soak.agent import HTTP, STDIO, Agent, Site
@@ -128,15 +126,9 @@ def _went(site: Site, played: AgentPlayed, lives: dict[str, float]) -> list[str]
     agent = Agent(site)
     try:
         anyio.run(_round, site, agent, played, lives)
-    except (
-        TimeoutError,
-        RuntimeError,
-        OSError,
-        subprocess.SubprocessError,
-        PlumblineError,
-        Refused,
-    ) as error:
-        return [f"the agent could not go on: {type(error).__name__}: {str(error)[:300]}"]
+    except Exception as error:  # noqa: BLE001 - whatever stops the agent is the violation that is looked for
+        inner = _first(error)
+        return [f"the agent could not go on: {type(inner).__name__}: {str(inner)[:300]}"]
     return judge(site, agent, played)
 
 
