@@ -50,12 +50,11 @@ class ScriptedAgent:
         """``told`` hears each step as (steps done, steps known of or None, what is done now)."""
         self.work = Work()
         self._client, self._told = client, told
-        self._done, self._total, self._saying = 0, None, ""
+        self._done, self._saying = 0, ""
+        self._total: int | None = None
         self._states: dict[str, str] = {}
         self._checks: dict[str, Answer] = {}
         self._calls: list[Answer] = []
-
-    _total: int | None
 
     async def scan(self, target: str) -> Work:
         """Task, checks without a job, its jobs, plan, its jobs, findings. Raises `ToolRefused`."""

@@ -125,24 +125,32 @@ def test_a_growing_log_above_its_limit_shows_head_tail_and_the_gap_in_bytes(
 
 
 def test_a_log_read_while_its_pieces_take_turns_is_never_told_wrong(growing: Any, tmp_path: Path) -> None:
-    """Every number is written once and in order: what is shown has to be a piece of that row."""
-    lines, ended = [b"%06d\n" % number for number in range(20_000)], threading.Event()
+    """Every number is written once and in order: what is shown has to be a piece of that row.
+
+    The writer goes on with the next 200 lines when one more look has begun, so that a busy machine
+    cannot let it end before it was looked at.
+    """
+    lines, ended, begun = [b"%06d\n" % number for number in range(20_000)], threading.Event(), threading.Event()
 
     def write() -> None:
-        for line in lines:
+        for number, line in enumerate(lines):
+            if number % 200 == 0:
+                begun.wait()
+                begun.clear()
             growing.write(line)
         ended.set()
 
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=write, daemon=True)
     whole = b"".join(lines)
     writer.start()
     looks = 0
     while not ended.is_set():
+        begun.set()
         page = read_log(tmp_path, 0, "out", -300)
         assert page.data == whole[page.offset : page.next_offset]
         looks += 1
     writer.join()
-    assert looks > 20
+    assert looks >= 100
 
 
 def test_what_a_job_puts_in_the_place_of_a_tail_is_not_followed(growing: Any, tmp_path: Path) -> None:
