@@ -130,7 +130,8 @@ def test_a_log_read_while_its_pieces_take_turns_is_never_told_wrong(growing: Any
     The writer goes on with the next 200 lines when one more look has begun, so that a busy machine
     cannot let it end before it was looked at.
     """
-    lines, ended, begun = [b"%06d\n" % number for number in range(20_000)], threading.Event(), threading.Event()
+    lines = [b"%06d\n" % number for number in range(20_000)]
+    ended, begun = threading.Event(), threading.Event()
 
     def write() -> None:
         for number, line in enumerate(lines):
