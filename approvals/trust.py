@@ -99,6 +99,11 @@ class TrustRoots:
         )
         return tuple(s.model_copy(update={"revoked": s.key.text in revoked}) for s in signers)
 
+    def reviewers(self) -> list[str]:
+        """Names of those whose keys count; none where nobody was enrolled yet. Raises `Refused`."""
+        enrolled = self.enrolled() if self.folder.exists() else ()
+        return sorted({signer.principal for signer in enrolled if not signer.revoked})
+
     def signers_of(self, principal: str) -> tuple[Signer, ...]:
         """The keys of a reviewer that are not revoked. Raises `Refused` when there is none."""
         own = [signer for signer in self.enrolled() if signer.principal == principal]

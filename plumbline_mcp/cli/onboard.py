@@ -1,18 +1,16 @@
 """``plumbline onboard``: the example scan, on a release that is built on the spot."""
 
-import os
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumbline_mcp.cli.options import Json, Quiet, exit_code, paragraphs
+from plumbline_mcp.cli.options import FLAG, Json, Quiet, exit_code, paragraphs
+from plumbline_mcp.cli.signing import Signer
 
 if TYPE_CHECKING:
-    from approvals.ticket import Ticket
     from plumbline_mcp.scan.onboarding import OnboardResult
-    from plumbline_mcp.scan.served import Reviewer
     from plumbline_mcp.workspace import Workspace
 
 NAME = "onboard"
@@ -57,6 +55,13 @@ def onboard(
             help="The example's throwaway key signs, and nobody is asked.",
         ),
     ] = "",
+    signer: Signer = "",
+    unsigned: Annotated[
+        bool,
+        typer.Option(
+            "--unsigned", metavar=FLAG, help="Start your target's jobs without a signature: approval none."
+        ),
+    ] = False,
     json_output: Json = False,
     quiet: Quiet = False,
     home: Annotated[
@@ -71,37 +76,45 @@ def onboard(
 ) -> int:
     """Take the first scan of a target: environment, dry run, rows, load, first steps, export; write a report.
 
-    Without a target a tiny release is built on the spot, and a scripted agent scans it through the MCP server
-    (`plumbline serve`): task, checks without training, dry run, first run, plan, the other jobs, findings and
-    their verification. What it asks for is shown here, and a y signs it with a throwaway key that counts in
+    A scripted agent scans it through the MCP server (`plumbline serve`): task, checks without training, dry
+    run, first run, plan, the other jobs, findings and their verification. What it asks for is shown here, and
+    you sign it with your key (`plumbline key enrol`), or leave it to `plumbline queue` and the scan waits.
+    With --unsigned the same jobs are started for you, and each verdict says approval none. A dry run that
+    fails ends the scan with the framework's own sentence.
+
+    Without a target a tiny release is built on the spot. A y then signs with a throwaway key that counts in
     this example alone; without a terminal say --sign example. Nothing is downloaded but the packages of the
-    framework's environment, once. A dry run that fails ends the scan with the framework's own sentence.
+    framework's environment, once.
 
     With --plant the scan of the tiny release has to find that fault, at its place, and nothing else: exit
     code 1 is then what is wanted.
 
-    Example: plumbline onboard --plant stop-token-unlabelled --sign example
+    Example: plumbline onboard target.toml
     """
     import anyio
 
     from plumbline_mcp.cli.progress import shown_progress
+    from plumbline_mcp.cli.reviewing import example_reviewer, own_reviewer
     from plumbline_mcp.cli.screen import print_json
     from plumbline_mcp.scan.onboarding import onboard as scan
-    from plumbline_mcp.scan.onboarding import onboard_target
+    from plumbline_mcp.scan.onboarding import onboard_target, onboard_unsigned
     from plumbline_mcp.workspace import Workspace
 
-    _refuse(target, plant, sign)
-    example = target is None
+    _refuse(target, plant, sign, signer, unsigned)
+    example, silenced = target is None, quiet or json_output
     workspace = Workspace.open(
         home or (Path(_EXAMPLE_HOME) if example else None), kind="example" if example else None
     )
-    reviewer = _reviewer(sign, quiet, json_output)
 
     async def scanned() -> "OnboardResult":
-        with shown_progress("onboard", quiet or json_output) as progress:
-            if target is not None:
-                return await onboard_target(workspace, target, progress)
-            return await scan(workspace, plant, progress, corpus, reviewer)
+        with shown_progress("onboard", silenced) as progress:
+            if target is None:
+                asked = partial(example_reviewer, workspace, bool(sign), silenced, json_output)
+                return await scan(workspace, asked, plant, progress, corpus)
+            if unsigned:
+                return await onboard_unsigned(workspace, target, progress)
+            asked = partial(own_reviewer, workspace, signer, quiet, json_output)
+            return await onboard_target(workspace, target, asked, progress)
 
     result = anyio.run(scanned)
     if json_output:
@@ -111,10 +124,15 @@ def onboard(
     return exit_code(result.outcome)
 
 
-def _refuse(target: Path | None, plant: str | None, sign: str) -> None:
+def _refuse(target: Path | None, plant: str | None, sign: str, signer: str, unsigned: bool) -> None:
     """Raise for options that do not go together."""
     if target is not None and plant is not None:
         raise typer.BadParameter("a fault is planted into the embedded release alone", param_hint="--plant")
+    if target is None and (signer or unsigned):
+        raise typer.BadParameter(
+            "the embedded release is signed with the example's throwaway key: name a TARGET.toml",
+            param_hint="--as" if signer else "--unsigned",
+        )
     if sign not in ("", _SIGN):
         raise typer.BadParameter(
             f"only the example's throwaway key signs here: --sign {_SIGN}", param_hint="--sign"
@@ -125,46 +143,6 @@ def _refuse(target: Path | None, plant: str | None, sign: str) -> None:
             " plumbline key enrol NAME",
             param_hint="--sign",
         )
-
-
-def _reviewer(sign: str, quiet: bool, json_output: bool) -> "Reviewer | None":
-    """Who answers for the person: the person on the terminal, the option, or nobody."""
-    if not sign and not sys.stdin.isatty():
-        return None
-
-    async def decides(ticket: "Ticket") -> bool:
-        if sign:
-            _say_signed(ticket, quiet or json_output)
-            return True
-        return await _asked(ticket, json_output)
-
-    return decides
-
-
-def _say_signed(ticket: "Ticket", quiet: bool) -> None:
-    from plumbline_mcp.cli.progress import paused
-    from plumbline_mcp.cli.screen import console, labelled
-
-    if quiet:
-        return
-    with paused():
-        asked = f"{ticket.id}, {ticket.request.action.value}: {ticket.request.title}"
-        console(stderr=True).print(labelled("signed with the example key: ", asked), soft_wrap=True)
-
-
-async def _asked(ticket: "Ticket", json_output: bool) -> bool:
-    """Show the request and wait for an answer; Ctrl-C ends the waiting at once."""
-    import anyio
-
-    from plumbline_mcp.cli.progress import paused
-    from plumbline_mcp.cli.ticket_view import print_before_signing
-
-    with paused():
-        print_before_signing(ticket, "approve", stderr=json_output)
-        typer.echo("approve it with the example's throwaway key? [y/N]: ", nl=False, err=True)
-        await anyio.wait_readable(sys.stdin.fileno())
-        answer = os.read(sys.stdin.fileno(), 1024)  # a line: what is typed ahead is left to the next question
-        return answer.strip().lower() in (b"y", b"yes")
 
 
 def _print(result: "OnboardResult", workspace: "Workspace") -> None:

@@ -14,8 +14,11 @@ from mcp import Client
 
 Answer = dict[str, Any]
 Told = Callable[[float, float | None, str], None]
+Leaves = Callable[[str, str], bool]
+"""Given a ticket that is pending and its action: whether the agent is to go on without a decision."""
 
 _POLL_S = 0.3
+_WAIT_S = 5
 _MOST_TITLE = 180
 
 
@@ -46,10 +49,10 @@ class Work:
 class ScriptedAgent:
     """One scan of one target."""
 
-    def __init__(self, client: Client, told: Told) -> None:
+    def __init__(self, client: Client, told: Told, leaves: Leaves = lambda ticket, action: False) -> None:
         """``told`` hears each step as (steps done, steps known of or None, what is done now)."""
         self.work = Work()
-        self._client, self._told = client, told
+        self._client, self._told, self._leaves = client, told, leaves
         self._done, self._saying = 0, ""
         self._total: int | None = None
         self._states: dict[str, str] = {}
@@ -104,9 +107,13 @@ class ScriptedAgent:
         ticket = draft["ticket"]
         self.work.tickets.append(ticket)
         while True:
-            view = await self._call("approval_wait", f"waiting for {ticket} to be signed", ticket=ticket)
+            view = await self._call(
+                "approval_wait", f"waiting for {ticket} to be signed", ticket=ticket, max_s=_WAIT_S
+            )
             if view["state"] != "pending":
                 break
+            if self._leaves(ticket, view["action"]):
+                return False
         if view["state"] in ("approved", "used"):
             return True
         said = f": {view['untrusted_reason']}" if view["untrusted_reason"] else ""

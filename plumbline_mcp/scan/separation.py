@@ -20,10 +20,9 @@ def separation(workspace: "Workspace") -> str:
         trust = workspace.approvals.trust
         if trust.is_example:
             return f"example workspace: the throwaway key {EXAMPLE_SIGNER!r} signs, which proves nothing"
-        enrolled = trust.enrolled() if trust.folder.exists() else ()
+        names = trust.reviewers()
     except Refused as error:
         return f"no approval counts: {error.message}"
-    names = sorted({signer.principal for signer in enrolled if not signer.revoked})
     if not names:
         return f"no reviewer is enrolled, so nothing is approved; {SAME_USER}"
     return f"{len(names)} reviewer{'s' if len(names) > 1 else ''} enrolled; {SAME_USER}"

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -22,7 +22,7 @@ from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 from pydantic import JsonValue
 
-from approvals.statement import Decision
+from approvals.statement import Action
 from approvals.ticket import Ticket, TicketState
 from approvals.visible import visible_line
 from checks.check import Progress
@@ -40,7 +40,7 @@ from plumbline_mcp.scan.target_writing import toml_value
 from plumbline_mcp.workspace import StoredRun, Workspace
 
 Reviewer = Callable[[Ticket], Awaitable[bool]]
-"""Shown a request that waits; whether it is to be signed."""
+"""Shown a request that waits. Decides it, or says False: it is left to whoever else may sign."""
 
 _POLL_S = 0.3
 _END_S = 30.0
@@ -53,8 +53,8 @@ class Served:
     """What came of it."""
 
     scanned: Scanned
-    stopped: str
-    findings: tuple[str, ...]
+    stopped: str = ""
+    findings: tuple[str, ...] = ()
     unfound: tuple[str, ...] = ()
 
 
@@ -67,21 +67,32 @@ def can_be_served(entry: FaultEntry) -> bool:
     return not (plant.job or plant.rows_job or plant.edit_release or plant.edit_export or entry.inputs)
 
 
-async def scan_served(
+async def scan_entry(
     workspace: Workspace, entry: FaultEntry, corpus: Corpus | None, reviewer: Reviewer, progress: Progress
 ) -> Served:
     """Have the scripted agent scan the entry's target; its verdicts are stored, and its findings.
 
-    Raises `BuildError` and `BadInput` like `scan_embedded`, and `PlumblineError` where the server ends
-    or refuses what the agent asks.
+    Raises `BuildError` and `BadInput` like `scan_embedded`, and like `scan_target`.
     """
     target, python = await _prepared(workspace, entry, corpus, progress)
+    return await scan_target(workspace, target, python, reviewer, progress)
+
+
+async def scan_target(
+    workspace: Workspace, target: Path, python: Path | None, reviewer: Reviewer, progress: Progress
+) -> Served:
+    """Have the scripted agent scan a target file; its verdicts are stored, and its findings.
+
+    ``python`` is an interpreter that a person named: the server may judge it. A job that still runs when the
+    scan is stopped is ended and removed. Raises `PlumblineError` where the server ends or refuses.
+    """
     reviewing = _Reviewing(workspace, reviewer)
+    others = {run.run_id for run in workspace.runs_list(limit=_RUNS) if not run.state.over}
     try:
         work = await _worked(workspace, target, python, reviewing, progress)
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(partial(_end_jobs, workspace, reviewing.tickets))
+            await anyio.to_thread.run_sync(partial(_end_jobs, workspace, reviewing.tickets, others))
     return Served(
         scanned=await anyio.to_thread.run_sync(partial(_scanned, workspace, work)),
         stopped=work.stopped,
@@ -153,8 +164,9 @@ async def _worked(
                 anyio.create_task_group() as group,
                 Client(stdio_client(server, errlog=said)) as client,
             ):
-                group.start_soon(reviewing.run)
-                work = await ScriptedAgent(client, progress).scan(str(target))
+                agent = ScriptedAgent(client, progress, reviewing.leaves)
+                group.start_soon(reviewing.run, agent.work.tickets)
+                work = await agent.scan(str(target))
                 group.cancel_scope.cancel()
         except (Exception, BaseExceptionGroup) as error:  # a group of the client's tasks or of ours
             raise _told(error, said) from error
@@ -178,34 +190,29 @@ def _told(error: BaseException, said: IO[str]) -> BaseException:
 
 
 class _Reviewing:
-    """Puts each request of the agent before the reviewer, and signs the answer."""
+    """Puts each request of the agent before the reviewer."""
 
     def __init__(self, workspace: Workspace, reviewer: Reviewer) -> None:
         self._workspace, self._reviewer = workspace, reviewer
-        self._others = {ticket.id for ticket in self._pending()}  # of an earlier scan that was stopped
         self.tickets: list[str] = []
+        self._left: set[str] = set()
 
-    async def run(self) -> None:
-        """Until cancelled."""
+    async def run(self, asked: Sequence[str]) -> None:
+        """Until cancelled; ``asked`` grows with the tickets that the agent waits for."""
         while True:
-            for ticket in await anyio.to_thread.run_sync(self._pending):
-                if ticket.id not in {*self._others, *self.tickets}:
-                    self.tickets.append(ticket.id)
-                    yes = await self._reviewer(ticket)
-                    await anyio.to_thread.run_sync(self._decide, ticket, yes)
+            for name in asked[len(self.tickets) :]:
+                self.tickets.append(name)
+                ticket = await anyio.to_thread.run_sync(self._ticket, name)
+                if ticket.state is TicketState.PENDING and not await self._reviewer(ticket):
+                    self._left.add(name)
             await anyio.sleep(_POLL_S)
 
-    def _pending(self) -> Sequence[Ticket]:
-        return self._workspace.approvals.tickets(TicketState.PENDING)
+    def _ticket(self, name: str) -> Ticket:
+        return self._workspace.approvals.ticket(name)  # in the thread that asks: each has its own connection
 
-    def _decide(self, ticket: Ticket, yes: bool) -> None:
-        """Sign what was shown, and no other request."""
-        approvals = self._workspace.approvals
-        decision = Decision.APPROVE if yes else Decision.REJECT
-        reason = "the example scan" if yes else "the answer on the terminal was no"
-        approvals.decide(
-            ticket.id, decision, approvals.trust.local_signer(), reason, None, ticket.request.sha256
-        )
+    def leaves(self, ticket: str, action: str) -> bool:
+        """Whether the agent goes on without a decision: jobs have to wait for theirs, the report has not."""
+        return ticket in self._left and action not in (Action.TASK, Action.PLAN)
 
 
 # --- what it left ---------------------------------------------------------------------------------------
@@ -216,10 +223,11 @@ def _runs_of(workspace: Workspace, tickets: Sequence[str]) -> list[StoredRun]:
     return [run for run in workspace.runs_list(limit=_RUNS) if run.job.approval in tickets]
 
 
-def _end_jobs(workspace: Workspace, tickets: Sequence[str]) -> None:
-    """End and remove what still runs: after a scan that came to its end there is nothing."""
+def _end_jobs(workspace: Workspace, tickets: Sequence[str], others: Collection[str]) -> None:
+    """End and remove what still runs, but for ``others``: after a whole scan there is nothing."""
     engine = LocalEngine(workspace)
-    active = [run.run_id for run in _runs_of(workspace, tickets) if not run.state.over]
+    runs = [run for run in _runs_of(workspace, tickets) if not run.state.over]
+    active = [run.run_id for run in runs if run.run_id not in others]
     for run_id in active:
         engine.cancel(run_id, remove=True, why="the scan was stopped")
     for run_id in active:

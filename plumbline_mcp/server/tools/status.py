@@ -28,7 +28,7 @@ _RECENT = 200
 _WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.NOT_EVALUATED, Outcome.PASS)
 _TRUST = (
     "A job is started by job_start alone, once a reviewer signed its task or plan at a terminal; what the "
-    "person starts (`plumbline run`, `plumbline onboard TARGET.toml`) says approval none. "
+    "person starts (`plumbline run`, `plumbline onboard TARGET.toml --unsigned`) says approval none. "
 )
 _AGAIN = ": judge it again with the same arguments, and the new verdict takes its place"
 

@@ -1,18 +1,23 @@
 """`plumbline onboard` on a real terminal and without one: who is asked, and what is refused."""
 
-import os
-import pty
-import select
-import signal
+import json
+import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from approvals.statement import Action
+from approvals.ticket import TicketState
+from approvals.trust_folder import TRUST_VARIABLE
 from plumbline_mcp.workspace import RunState, Workspace
-from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline
+from tests.approvals.reviewers import PASSPHRASE, make_reviewer, trusting
+from tests.plumbline_mcp.cli.launching import CTRL_C, LAUNCHER, environment, on_terminal, plumbline
+from tests.plumbline_mcp.scan.planned_target import planned_target
 
-QUESTION = b"approve it with the example's throwaway key? [y/N]: "
+QUESTION = r"approve it with the example's throwaway key\? \[y/N\]: "
+OWN_PROMPT = r"leave it to plumbline queue: |why \(kept with the signature\): |Enter passphrase: "
 ENTRY = """
 id = "image-alone"
 title = "The environment alone"
@@ -71,38 +76,16 @@ def corpus(tmp_path: Path) -> Path:
     return entries.parent
 
 
-def answered(tmp_path: Path, keys: bytes, limit_s: float) -> tuple[int, str]:
-    """Type ``keys`` at each question; the exit code and everything that was shown."""
-    child, terminal = pty.fork()
-    if child == 0:
-        os.chdir(tmp_path)
-        words = ["onboard", "--plant", "image-alone", "--corpus", str(corpus(tmp_path))]
-        variables = environment(tmp_path / "home", TERM="xterm-256color", COLUMNS="100")
-        os.execve(LAUNCHER, [str(LAUNCHER), *words], variables)  # noqa: S606 - a pty needs a fork
-    shown, asked, deadline = b"", 0, time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if not select.select([terminal], [], [], 1)[0]:
-            continue
-        try:
-            piece = os.read(terminal, 65536)
-        except OSError:
-            break
-        if not piece:
-            break
-        shown += piece
-        if shown.count(QUESTION) > asked:
-            asked += 1
-            os.write(terminal, keys)
-    else:
-        os.kill(child, signal.SIGKILL)
-    os.close(terminal)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status), shown.decode(errors="replace")
+def answered(tmp_path: Path, answer: str) -> tuple[int, str]:
+    """What comes of the scan of one step, and everything that was shown, with that answer to the question."""
+    arguments = ("onboard", "--plant", "image-alone", "--corpus", str(corpus(tmp_path)))
+    variables = environment(tmp_path / "home", TERM="xterm-256color", COLUMNS="100")
+    return on_terminal(arguments, (answer,), variables, QUESTION)
 
 
 @pytest.mark.environment
 def test_a_y_on_the_terminal_signs_what_was_shown(tmp_path: Path) -> None:
-    code, shown = answered(tmp_path, b"y\n", 300)
+    code, shown = answered(tmp_path, "y")
     assert code == 0, shown[-2000:]
     assert "to be signed" in shown
     workspace = Workspace.open(tmp_path / "home", kind="example")
@@ -114,11 +97,103 @@ def test_a_y_on_the_terminal_signs_what_was_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.environment
-@pytest.mark.parametrize(("keys", "code"), [(b"\n", 2), (b"\x03", 130)])
-def test_any_other_answer_starts_nothing(tmp_path: Path, keys: bytes, code: int) -> None:
-    ended, shown = answered(tmp_path, keys, 120)
+@pytest.mark.parametrize(("answer", "code"), [("", 2), (CTRL_C, 130)])
+def test_any_other_answer_starts_nothing(tmp_path: Path, answer: str, code: int) -> None:
+    ended, shown = answered(tmp_path, answer)
     assert ended == code, shown[-2000:]
     workspace = Workspace.open(tmp_path / "home", kind="example")
     assert not workspace.runs_list()
     (ticket,) = workspace.approvals.tickets()
     assert ticket.state.value == ("rejected" if code == 2 else "pending")
+
+
+# --- a target of one's own ------------------------------------------------------------------------------
+
+
+@dataclass
+class Desk:
+    """A target whose jobs take seconds, a real workspace, and a reviewer whose key has a passphrase."""
+
+    target: Path
+    variables: dict[str, str]
+    workspace: Workspace
+
+    def onboarded(self, *arguments: str, answers: tuple[str, ...] = ()) -> tuple[int, str]:
+        words = ("onboard", str(self.target), *arguments)
+        return on_terminal(words, answers, self.variables, OWN_PROMPT)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    target = planned_target(tmp_path, home="example").target
+    roots = trusting(tmp_path / "trust", "solo", make_reviewer("ada", tmp_path))
+    monkeypatch.setenv(TRUST_VARIABLE, str(roots.folder))
+    variables = environment(
+        tmp_path / "home", TERM="xterm-256color", COLUMNS="100", PLUMBLINE_TRUST=str(roots.folder)
+    )
+    return Desk(target, variables, Workspace.open(tmp_path / "home"))
+
+
+def test_without_a_reviewer_both_ways_are_named_and_nothing_starts(tmp_path: Path) -> None:
+    target = planned_target(tmp_path, home="example").target
+    done = plumbline("onboard", str(target), home=tmp_path / "home", PLUMBLINE_TRUST=str(tmp_path / "trust"))
+    assert done.returncode == 3
+    said = " ".join(done.stderr.split())
+    assert "none is enrolled" in said
+    assert "plumbline key enrol NAME" in said
+    assert "--unsigned" in said
+    assert not Workspace.open(tmp_path / "home").runs_list()
+
+
+def test_the_jobs_of_a_target_are_signed_with_the_reviewers_own_key(desk: Desk) -> None:
+    code, shown = desk.onboarded(answers=("y", "wrong", "y", PASSPHRASE, "y", PASSPHRASE))
+    assert "not signed: " in shown, shown[-3000:]
+    task, plan = sorted(desk.workspace.approvals.tickets(), key=lambda ticket: ticket.created)
+    assert [task.request.action, plan.request.action] == [Action.TASK, Action.PLAN]
+    assert [ticket.decisions[0].signer for ticket in (task, plan)] == ["ada", "ada"], code
+    jobs = {run.job.procedure: run.job.approval for run in desk.workspace.runs_list()}
+    assert jobs == {"dry_run": task.id, "export": task.id, "train_step": plan.id}
+    assert "outcome: " in shown
+    assert PASSPHRASE not in shown
+
+
+def test_a_no_is_signed_too_with_its_reason_and_ends_the_scan(desk: Desk) -> None:
+    code, shown = desk.onboarded(answers=("n", "not on this node", PASSPHRASE))
+    assert code == 2, shown[-2000:]
+    (ticket,) = desk.workspace.approvals.tickets()
+    assert (ticket.state, ticket.decisions[0].reason) == (TicketState.REJECTED, "not on this node")
+    assert "is rejected: not on this node" in " ".join(shown.split())
+    assert not desk.workspace.runs_list()
+
+
+def test_what_is_left_to_the_queue_goes_on_once_it_is_signed_there(desk: Desk, tmp_path: Path) -> None:
+    """On a machine without a terminal; the reviewer sits at another one."""
+    done = subprocess.Popen(
+        [str(LAUNCHER), "onboard", str(desk.target), "--json"],
+        env=desk.variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    signed: set[str] = set()
+    deadline = time.monotonic() + 120
+    while done.poll() is None and time.monotonic() < deadline:
+        for ticket in desk.workspace.approvals.tickets(TicketState.PENDING):
+            sign = ("queue", "approve", ticket.id, "--key", str(tmp_path / "ada-opened"), "--reason", "read")
+            on_terminal(sign, (), desk.variables)
+            signed.add(ticket.id)
+        time.sleep(0.2)
+    said, error = done.communicate(timeout=10)
+    assert [one for one in signed if f"waits for a reviewer (plumbline queue): {one}" in error] == list(
+        signed
+    )
+    assert len(signed) == 2
+    assert {run.job.approval for run in desk.workspace.runs_list()} == signed
+    assert {one["check"] for one in json.loads(said)["verdicts"]} >= {"image", "export", "optimizer_step"}
+
+
+def test_unsigned_jobs_say_so(desk: Desk) -> None:
+    code, shown = desk.onboarded("--unsigned")
+    assert {run.job.approval for run in desk.workspace.runs_list()} == {"none"}, (code, shown[-2000:])
+    assert not desk.workspace.approvals.tickets()

@@ -2,8 +2,6 @@
 
 import json
 import os
-import pty
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,9 @@ from approvals.trust import TrustRoots
 from approvals.trust_folder import TRUST_VARIABLE
 from plumbline_mcp.workspace import Workspace
 from tests.approvals.reviewers import PASSPHRASE, Reviewer, make_reviewer, ssh_keygen, trusting
-from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, plumbline
+from tests.plumbline_mcp.cli.launching import LAUNCHER, environment, on_terminal, plumbline
 from tests.plumbline_mcp.cli.test_terminal import commands_in
 from tests.plumbline_mcp.handmade_verdicts import HOSTILE
-
-PROMPT = re.compile(r"(?i)passphrase|\[y/N\]")
 
 
 @pytest.fixture(scope="module")
@@ -54,29 +50,6 @@ class Desk:
 def desk(tmp_path: Path, ada: Reviewer, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.setenv(TRUST_VARIABLE, "")
     return Desk(tmp_path, ada)
-
-
-def on_terminal(
-    arguments: tuple[str, ...], answers: tuple[str, ...], variables: dict[str, str]
-) -> tuple[int, str]:
-    """Exit code and every byte written, when each prompt gets the next answer."""
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execve(LAUNCHER, [str(LAUNCHER), *arguments], variables)  # noqa: S606 - a pty needs a fork
-    waiting, written, asked = list(answers), b"", 0
-    while True:
-        try:
-            piece = os.read(terminal, 65536)
-        except OSError:
-            break
-        written += piece
-        prompts = len(PROMPT.findall(written.decode(errors="replace")))
-        if waiting and prompts > asked:
-            asked = prompts
-            os.write(terminal, f"{waiting.pop(0)}\n".encode())
-    _, status = os.waitpid(child, 0)
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(status), written.decode(errors="replace")
 
 
 def test_a_reviewer_signs_on_the_terminal_with_the_passphrase(desk: Desk) -> None:

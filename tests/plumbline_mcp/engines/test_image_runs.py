@@ -137,7 +137,7 @@ def _target(folder: Path, podman: Podman) -> Path:
 def test_a_job_runs_inside_the_pinned_image_and_leaves_a_sealed_run(podman: Podman, tmp_path: Path) -> None:
     home = tmp_path / "home"
     program = (sys.executable, "-I", "-m", "plumbline_mcp", "onboard", str(_target(tmp_path, podman)))
-    done = _ask((*podman.prefix, *program, "--home", str(home), "--json"), podman.environ)
+    done = _ask((*podman.prefix, *program, "--unsigned", "--home", str(home), "--json"), podman.environ)
     result = json.loads(done.stdout)
     assert "verdicts" in result, (result, done.stderr)
     run = home / "runs" / "export-0001"

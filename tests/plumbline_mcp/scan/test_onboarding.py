@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -13,30 +14,42 @@ import pytest
 
 from approvals.statement import Action
 from approvals.ticket import Ticket
+from checks.check import Progress
 from checks.verdict import Outcome
+from plumbline_mcp.cli.reviewing import example_reviewer
 from plumbline_mcp.errors import PlumblineError, UsageError
 from plumbline_mcp.findings.comparison import Result
 from plumbline_mcp.findings.states import State
 from plumbline_mcp.findings.store import Findings
 from plumbline_mcp.scan.fault_scoring import Score
-from plumbline_mcp.scan.onboarding import onboard
+from plumbline_mcp.scan.onboarding import OnboardResult, onboard
+from plumbline_mcp.scan.served import Reviewer
 from plumbline_mcp.scan.steps import StepProgress
 from plumbline_mcp.workspace import RunState, Workspace
-
-
-async def yes(ticket: Ticket) -> bool:
-    """A reviewer who signs whatever is asked."""
-    return True
 
 
 def example(tmp_path: Path) -> Workspace:
     return Workspace.open(tmp_path / "home", kind="example")
 
 
+def scanned(
+    workspace: Workspace,
+    plant: str | None = None,
+    reviewer: Reviewer | None = None,
+    progress: Progress | None = None,
+    corpus: Path | None = None,
+) -> OnboardResult:
+    """The example scan; by default the throwaway key signs whatever is asked."""
+    signs = partial(example_reviewer, workspace, signs=True, quiet=True, to_stderr=True)
+    return anyio.run(
+        onboard, workspace, signs if reviewer is None else lambda: reviewer, plant, progress, corpus
+    )
+
+
 def test_an_unknown_plant_is_refused_with_the_nearest_ones(tmp_path: Path) -> None:
     workspace = Workspace.open(tmp_path / "home")
     with pytest.raises(UsageError, match="no fault entry 'transposed'") as refused:
-        anyio.run(onboard, workspace, "transposed")
+        scanned(workspace, "transposed")
     assert "transposed-experts" in refused.value.next_step
     assert not list(workspace.runs.iterdir())
 
@@ -60,7 +73,7 @@ def test_a_step_that_has_counted_everything_is_finishing() -> None:
 def test_the_embedded_release_passes_every_check_and_is_reported(tmp_path: Path) -> None:
     workspace = example(tmp_path)
     told: list[tuple[float, float | None, str]] = []
-    result = anyio.run(onboard, workspace, None, lambda *step: told.append(step), None, yes)
+    result = scanned(workspace, progress=lambda *step: told.append(step))
     assert result.outcome is Outcome.PASS, [verdict.reason for verdict in result.verdicts]
     judged = ["image", "data", "load", "optimizer_step", "export"]
     assert [verdict.check for verdict in result.verdicts] == judged
@@ -94,7 +107,7 @@ def test_the_embedded_release_passes_every_check_and_is_reported(tmp_path: Path)
 @pytest.mark.environment
 def test_a_planted_fault_is_found_at_its_place_and_alone(tmp_path: Path) -> None:
     workspace = example(tmp_path)
-    result = anyio.run(onboard, workspace, "stop-token-unlabelled", None, None, yes)
+    result = scanned(workspace, "stop-token-unlabelled")
     assert result.outcome is Outcome.FAIL
     assert result.result is not None
     assert result.result.score is Score.FOUND, (result.result.seen, result.result.extra)
@@ -152,7 +165,7 @@ def _command(process: Path) -> str:
 def test_nobody_to_ask_is_said_before_anything_starts(tmp_path: Path) -> None:
     workspace = example(tmp_path)
     with pytest.raises(UsageError, match="no terminal to ask on") as refused:
-        anyio.run(onboard, workspace)
+        anyio.run(onboard, workspace, partial(example_reviewer, workspace, False, True, True))
     assert "SIGN=example" in refused.value.next_step
     assert not list(workspace.runs.iterdir())
     assert not (workspace.home / "example").exists()
@@ -164,9 +177,10 @@ def test_a_no_ends_the_scan_with_nothing_started(tmp_path: Path) -> None:
 
     async def no(ticket: Ticket) -> bool:
         asked.append(ticket)
-        return False
+        workspace.approvals.decide(ticket.id, "reject", "example", "the answer on the terminal was no")
+        return True
 
-    result = anyio.run(onboard, workspace, None, None, None, no)
+    result = scanned(workspace, reviewer=no)
     assert result.outcome is Outcome.NOT_EVALUATED
     assert result.not_reached == ("image", "data", "load", "optimizer_step", "export")
     assert result.stopped.startswith(f"task {asked[0].id} is rejected: the answer on the terminal was no")
@@ -202,7 +216,7 @@ def test_a_dry_run_that_fails_ends_the_agents_scan_with_its_sentence(tmp_path: P
         (corpus / name).parent.mkdir(parents=True)
         (corpus / name).write_text(text)
     workspace = example(tmp_path)
-    result = anyio.run(onboard, workspace, "refuses", None, corpus, yes)
+    result = scanned(workspace, "refuses", corpus=corpus)
     assert result.outcome is Outcome.NOT_EVALUATED
     assert result.not_reached == ("data",)
     assert "ended with exit code 1: RuntimeError: this framework takes no recipe" in result.stopped
@@ -223,7 +237,7 @@ def test_a_server_that_ends_is_one_sentence(tmp_path: Path) -> None:
         return False
 
     with pytest.raises(PlumblineError, match="the MCP server ended, or stopped answering"):
-        anyio.run(onboard, workspace, None, None, None, ends_the_server)
+        scanned(workspace, reviewer=ends_the_server)
 
 
 def _is_server(process: Path, home: Path) -> bool:
