@@ -56,7 +56,7 @@ def own_reviewer(workspace: "Workspace", signer: str, quiet: bool, to_stderr: bo
     """Signs with an enrolled reviewer's own key, on this terminal, or leaves the request to the queue.
 
     ``signer`` is the reviewer; by default whose key lies here. Raises `UsageError` where no reviewer is
-    enrolled, since nothing could be approved.
+    enrolled, and `Refused` where no policy was chosen: nothing could be approved.
     """
     if not workspace.approvals.trust.reviewers():
         raise UsageError(
@@ -64,6 +64,7 @@ def own_reviewer(workspace: "Workspace", signer: str, quiet: bool, to_stderr: bo
             "once: plumbline key enrol NAME; or start them unsigned: plumbline onboard TARGET.toml"
             " --unsigned",
         )
+    workspace.approvals.trust.policy()
     here = signer or _local_signer(workspace)
 
     async def answers(ticket: "Ticket") -> bool:

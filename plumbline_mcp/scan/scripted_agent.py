@@ -205,6 +205,7 @@ class ScriptedAgent:
         answer = await self._client.call_tool(tool, arguments, progress_callback=told)
         if answer.is_error:
             said = " ".join(one.text for one in answer.content if one.type == "text")
+            said = said.removeprefix(f"Error executing tool {tool}: ")
             raise ToolRefused(tool, said or "it gave no reason")
         if answer.structured_content is None:
             raise ToolRefused(

@@ -197,3 +197,11 @@ def test_unsigned_jobs_say_so(desk: Desk) -> None:
     code, shown = desk.onboarded("--unsigned")
     assert {run.job.approval for run in desk.workspace.runs_list()} == {"none"}, (code, shown[-2000:])
     assert not desk.workspace.approvals.tickets()
+
+
+def test_without_a_policy_the_next_step_is_named_at_once(desk: Desk) -> None:
+    (Path(desk.variables["PLUMBLINE_TRUST"]) / "policy.toml").unlink()
+    code, shown = desk.onboarded()
+    assert code == 3, shown
+    assert "plumbline policy use solo, or team" in " ".join(shown.split())
+    assert not desk.workspace.approvals.tickets()
