@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import os
 import subprocess
 import sys
 import zipfile
@@ -33,6 +34,22 @@ def write_wheel(
         for member, text in contents.items():
             archive.writestr(member, text)
     return path
+
+
+def pinned(wheel: Path) -> str:
+    """The line of a hashed requirements file that takes this wheel and no other."""
+    name, version = wheel.name.split("-")[:2]
+    return f"{name}=={version} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+
+
+def only_from(folder: Path) -> dict[str, str]:
+    """Variables under which pip takes wheels of ``folder`` alone, and environments are built in its cache."""
+    return {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder),
+        "PIP_CONFIG_FILE": os.devnull,
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
 
 
 def record_digest(content: bytes) -> str:

@@ -1,8 +1,6 @@
 """A change that a confirmed finding led to runs under a fix, once; without one it does not run at all."""
 
-import hashlib
 import json
-import os
 from pathlib import Path
 
 import anyio
@@ -27,7 +25,7 @@ from tests.plumbline_mcp.engines.waiting import until
 from tests.plumbline_mcp.findings import made
 from tests.plumbline_mcp.findings.reviewing import decided
 from tests.plumbline_mcp.scan.planned_target import Planned, planned_target
-from tests.wheels import write_wheel
+from tests.wheels import only_from, pinned, write_wheel
 
 MENDED = "def export(job, output, progress):\n    print('mended')\n    return []\n"
 
@@ -320,15 +318,8 @@ def test_a_fix_that_builds_nothing_says_so(planned: Planned) -> None:
 def test_an_environment_that_a_fix_changes_is_built_under_it(
     planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel = write_wheel(tmp_path, "leaf", "2.0")
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    (tmp_path / "pins.txt").write_text(f"leaf==2.0 --hash=sha256:{digest}\n")
-    for name, value in (
-        ("PIP_NO_INDEX", "1"),
-        ("PIP_FIND_LINKS", str(tmp_path)),
-        ("PIP_CONFIG_FILE", os.devnull),
-        ("XDG_CACHE_HOME", str(tmp_path / "cache")),
-    ):
+    (tmp_path / "pins.txt").write_text(pinned(write_wheel(tmp_path, "leaf", "2.0")))
+    for name, value in only_from(tmp_path).items():
         monkeypatch.setenv(name, value)
     task, finding = signed_task(planned), confirmed(planned)
     text = planned.target.read_text()

@@ -1,7 +1,6 @@
 """Task and plan as they are drafted: what they cover, by digest, at which cost, how they are asked for."""
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from plumbline_mcp.scan.starting import build_environment, start_job
 from plumbline_mcp.scan.task import Task, draft_task, request_task
 from tests.plumbline_mcp.engines.waiting import until
 from tests.plumbline_mcp.scan.planned_target import Planned, planned_target
-from tests.wheels import write_wheel
+from tests.wheels import only_from, pinned, write_wheel
 
 
 @pytest.fixture
@@ -123,15 +122,9 @@ def test_200_jobs_fit_a_request(planned: Planned) -> None:
 def test_an_environment_is_built_under_its_task_and_its_jobs_need_no_second_signature(
     planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel = write_wheel(tmp_path, "leaf", "2.0")
-    pin = f"leaf==2.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+    pin = pinned(write_wheel(tmp_path, "leaf", "2.0"))
     (tmp_path / "pins.txt").write_text(pin)
-    for name, value in (
-        ("PIP_NO_INDEX", "1"),
-        ("PIP_FIND_LINKS", str(tmp_path)),
-        ("PIP_CONFIG_FILE", os.devnull),
-        ("XDG_CACHE_HOME", str(tmp_path / "cache")),
-    ):
+    for name, value in only_from(tmp_path).items():
         monkeypatch.setenv(name, value)
     text = planned.target.read_text().replace('python = "venv/bin/python"', 'requirements = "pins.txt"')
     planned.target.write_text(text)
@@ -144,10 +137,7 @@ def test_an_environment_is_built_under_its_task_and_its_jobs_need_no_second_sign
     planned.approve(ticket)
     with pytest.raises(UsageError, match="is no interpreter that can be started"):
         start_job(planned.workspace, ticket, "dry_run")
-    other = write_wheel(tmp_path, "leaf", "3.0")
-    (tmp_path / "pins.txt").write_text(
-        f"leaf==3.0 --hash=sha256:{hashlib.sha256(other.read_bytes()).hexdigest()}\n"
-    )
+    (tmp_path / "pins.txt").write_text(pinned(write_wheel(tmp_path, "leaf", "3.0")))
     with pytest.raises(Refused, match=r"would be built, and .* the requirements, torch or Python are others"):
         anyio.run(build_environment, planned.workspace, ticket)
     assert planned.workspace.query("select count(*) as n from uses", {}) == [{"n": 0}]
