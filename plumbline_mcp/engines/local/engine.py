@@ -4,7 +4,6 @@ import contextlib
 import os
 import secrets
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from plumbline_mcp.engines.images import runtime_of
 from plumbline_mcp.engines.launching import Launch, prepare, write_run
 from plumbline_mcp.engines.local import files
 from plumbline_mcp.engines.local.files import Cancel, RunFiles
+from plumbline_mcp.engines.local.starting import in_background
 from plumbline_mcp.engines.local.sweeping import sweep, sweep_run
 from plumbline_mcp.errors import BuildError, UsageError
 from plumbline_mcp.workspace import RunState, StoredRun, Workspace
@@ -182,18 +182,9 @@ class LocalEngine:
         command = [sys.executable, "-I", "-m", _SUPERVISOR, str(folder), chosen.kind, str(self._slots)]
         passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         try:
-            subprocess.run(
-                command,
-                env={"PATH": os.defpath, "LANG": "C.UTF-8"} | passed,
-                pass_fds=(lock,),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                timeout=_START_LIMIT_S,
-                check=True,
-            )
-        except subprocess.SubprocessError as error:
+            env = {"PATH": os.defpath, "LANG": "C.UTF-8"} | passed
+            in_background(command, env, pass_fds=(lock,), limit_s=_START_LIMIT_S)
+        except OSError as error:
             raise BuildError(
                 f"the supervisor of {folder.name} did not start: {error}", "run it again"
             ) from error

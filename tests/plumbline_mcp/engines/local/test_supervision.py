@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -244,8 +245,24 @@ def test_a_supervisor_that_cannot_start_leaves_nothing(
     submitted: Callable[..., Path], workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("plumbline_mcp.engines.local.engine._SUPERVISOR", "plumbline_mcp.nowhere")
-    with pytest.raises(BuildError, match="did not start"):
+    with pytest.raises(BuildError, match=r"did not start: it ended with exit code 1$"):
         submitted("print('ran')")
+    assert [run.state for run in workspace.runs_list()] == [RunState.REMOVED]
+    assert list(workspace.runs.iterdir()) == []
+
+
+def test_a_supervisor_whose_first_process_is_killed_does_not_run_on(
+    submitted: Callable[..., Path], workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Killed after it went into the background and before it could say so: the job may run already."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nkill -KILL $$\n")
+    program.chmod(0o700)
+    monkeypatch.setattr("plumbline_mcp.engines.local.engine.sys", SimpleNamespace(executable=str(program)))
+    with pytest.raises(BuildError, match=r"did not start: signal SIGKILL ended it$"):
+        submitted("print('ran')")
+    child = int((tmp_path / "child").read_text())
+    until(lambda: process(child) is None or not process(child).alive())
     assert [run.state for run in workspace.runs_list()] == [RunState.REMOVED]
     assert list(workspace.runs.iterdir()) == []
 
