@@ -75,7 +75,7 @@ def test_the_embedded_release_passes_every_check_and_is_reported(tmp_path: Path)
     told: list[tuple[float, float | None, str]] = []
     result = scanned(workspace, progress=lambda *step: told.append(step))
     assert result.outcome is Outcome.PASS, [verdict.reason for verdict in result.verdicts]
-    judged = ["image", "data", "load", "optimizer_step", "export"]
+    judged = ["image", "data", "build", "load", "optimizer_step", "export"]
     assert [verdict.check for verdict in result.verdicts] == judged
     assert result.dry_run is not None
     assert result.dry_run.started
