@@ -12,6 +12,7 @@ from checks.building.adapted_names import without_wrappers
 from checks.building.adapter_part import adapters_part
 from checks.building.case import BuildCase
 from checks.building.reference import implied, reference_of
+from checks.building.refused_part import refused_part
 from checks.building.tensor_parts import (
     buffers_part,
     build_dtypes_part,
@@ -28,7 +29,7 @@ from checks.loading.expected import read_release, stated_dtype
 from checks.loading.opening import environment_of, last_recorded, recipe_dtype, version_run
 from checks.loading.parts import ranks_part, replicas_part, ties_part
 from checks.loading.ranks import rank_problems
-from checks.records.built_models import read_built
+from checks.records.built_models import read_built, read_refusals
 from checks.records.model_records import read_models
 from checks.records.run_ends import refuse_cancelled, refuse_refused
 from checks.records.runs import RunFolder
@@ -41,11 +42,11 @@ from checks.verdict import Outcome, Part
 
 PARTS = (
     "ranks", "config", "computation", "names", "shapes", "dtypes", "trained", "adapters", "modes", "buffers",
-    "ties", "replicas",
+    "ties", "replicas", "refused",
 )  # fmt: skip
 _UNFOLLOWED = ("exclude_modules", "layers_to_transform", "layers_pattern", "target_parameters")
 """Fields of peft's LoraConfig that also decide which layers are adapted."""
-_RECORDS = ("/model.jsonl", "/built.jsonl", "/environment.json")
+_RECORDS = ("/model.jsonl", "/built.jsonl", "/refusals.jsonl", "/environment.json")
 
 
 class BuildInputs(Inputs):
@@ -68,7 +69,8 @@ class BuildCheck(Check[BuildInputs, BuildCase]):
     table of what shapes computation (epsilons, activations, rotary embedding, scalings, windows, soft caps,
     routing), in the configuration and module by module; rotary frequencies; which parameters require a
     gradient; where adapters are, with which rank and factor; what is tied; which modules are in training
-    mode; and whether ranks that hold the same part hold the same bytes.
+    mode; and whether ranks that hold the same part hold the same bytes. The first rank also launches, as dry
+    runs, the settings that the pack cites as unsupported: one that starts without a word fails.
     """
 
     name = "build"
@@ -80,10 +82,11 @@ class BuildCheck(Check[BuildInputs, BuildCase]):
     )
     rule = (
         "exact: names, shapes, dtypes, every value that shapes computation, trainable set, adapters' layers,"
-        " ranks and factors, ties; replicas equal; rotary frequencies within their rounding"
+        " ranks and factors, ties; replicas equal; rotary frequencies within their rounding; documented"
+        " refusals hold"
     )
     training = "none"
-    records = ("model.jsonl", "built.jsonl", "environment.json")
+    records = ("model.jsonl", "built.jsonl", "refusals.jsonl", "environment.json")
     example = "plumbline check build --run RUN --model RELEASE"
     order = 24
     inputs = BuildInputs
@@ -109,6 +112,9 @@ class BuildCheck(Check[BuildInputs, BuildCase]):
             ),
             InjectedFault("a tied head with memory of its own", "ties", "not-tied", planted.untied),
             InjectedFault(
+                "a refused setting that starts", "refused", "accepted-though-refused", planted.accepted
+            ),
+            InjectedFault(
                 "a replica with other values", "replicas", "replicas-differ", planted.replica_changed
             ),
         )  # fmt: skip
@@ -126,7 +132,7 @@ class BuildCheck(Check[BuildInputs, BuildCase]):
         settings = run.job.settings
         recipe = recipe_dtype(settings.get("dtype"), recorded, config)
         dtypes = {name: entry.dtype for name, entry in recorded.items()}
-        release = read_release(checkpoint, names, version_run(about, names), recipe, dtypes)
+        release = read_release(checkpoint, names, version_run(about, names.distribution), recipe, dtypes)
         progress(1, 2, "building the reference on the meta device")
         reference = reference_of(checkpoint, recipe or stated_dtype(config) or "")
         if reference.why_not:
@@ -158,6 +164,8 @@ class BuildCheck(Check[BuildInputs, BuildCase]):
             trained=read_trained_set(settings),
             dropout=_dropout(settings),
             unfollowed=_unfollowed(settings),
+            refusals=read_refusals(run),
+            framework_version=version_run(about, pack.about.framework.distributions[0]),
         )
         computed, why_not = reference_buffers(case)
         return replace(case, computed=computed, not_computed=why_not)
@@ -202,6 +210,7 @@ class BuildCheck(Check[BuildInputs, BuildCase]):
             buffers_part(case),
             ties_part(case),
             replicas_part(case),
+            refused_part(case),
         ]
 
     def smallest(self, case: BuildCase) -> BuildCase:

@@ -118,7 +118,7 @@ class LoadCheck(Check[LoadInputs, LoadCase]):
         setting = run.job.settings.get("dtype")
         recipe = recipe_dtype(setting, recorded, config)
         dtypes = {name: entry.dtype for name, entry in recorded.items()}
-        version = version_run(about, names)
+        version = version_run(about, names.distribution)
         release = read_release(checkpoint, names, version, recipe, dtypes)
         case = LoadCase(
             run,

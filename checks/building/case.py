@@ -7,7 +7,7 @@ from typing import Any
 from checks.building.adapted_names import base_name, is_adapter, is_inside
 from checks.building.reference import Reference
 from checks.loading.case import BUILT, LoadCase
-from checks.records.built_models import BuiltLine, BuiltModel
+from checks.records.built_models import BuiltLine, BuiltModel, RefusalLine
 from checks.records.model_records import Recorded
 from checks.references.recipe import TrainedSet
 
@@ -28,6 +28,8 @@ class BuildCase(LoadCase):
     trained: TrainedSet = field(default_factory=TrainedSet)
     dropout: float | None = None
     unfollowed: tuple[str, ...] = ()
+    refusals: tuple[RefusalLine, ...] = ()
+    framework_version: str = ""
 
     @property
     def moment(self) -> str:

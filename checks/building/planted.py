@@ -209,6 +209,14 @@ def left_in_eval(case: BuildCase) -> BuildCase:
     )
 
 
+def accepted(case: BuildCase) -> BuildCase:
+    """A launch of refused settings that ended well."""
+    if not case.refusals:
+        raise NotApplicable("the run launched no refused settings")
+    lines = (line.model_copy(update={"code": 0, "timed_out": False, "said": ""}) for line in case.refusals)
+    return replace(case, refusals=tuple(lines))
+
+
 def half_scaled(case: BuildCase) -> BuildCase:
     """An adapter at half its factor."""
     if not any(line.adapters for each in case.built for line in each.modules.values()):

@@ -11,7 +11,6 @@ from checks.loading.expected import stated_dtype
 from checks.records.model_records import RankModel, Recorded
 from checks.records.runs import RunFolder, read_json
 from checks.references.checkpoints.formats import TORCH_NAMES
-from checks.references.names import NamesFile
 
 
 def last_recorded(ranks: Sequence[RankModel], moments: Sequence[str]) -> Mapping[str, Recorded]:
@@ -50,10 +49,10 @@ def environment_of(run: RunFolder) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def version_run(about: Mapping[str, Any], names: NamesFile) -> str:
-    """The version of the map's distribution that the job ran, empty where no record says it."""
+def version_run(about: Mapping[str, Any], distribution: str) -> str:
+    """The version of a distribution that the job ran, empty where no record says it."""
     entries = about.get("distributions")
     for entry in entries if isinstance(entries, list) else []:
-        if isinstance(entry, dict) and entry.get("name") == names.distribution:
+        if isinstance(entry, dict) and entry.get("name") == distribution:
             return str(entry.get("version", ""))
     return ""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, JsonValue, ValidationError
 
@@ -11,6 +11,8 @@ from checks.records.recorder_state import unfinished
 from checks.records.runs import RunFolder, json_lines
 from checks.rules import MAX_MODEL_RECORDS
 from checks.verdict import Frozen
+
+LineT = TypeVar("LineT", bound=Frozen)
 
 
 class AdapterLine(Frozen):
@@ -37,6 +39,15 @@ class BuiltLine(Frozen):
     adapters: tuple[AdapterLine, ...] = ()
 
 
+class RefusalLine(Frozen):
+    """One line of ``refusals.jsonl``: how the launch of settings ended that the framework has to refuse."""
+
+    name: str = Field(max_length=200)
+    code: int | None = None
+    timed_out: bool = False
+    said: str = Field("", max_length=2000)
+
+
 @dataclass(frozen=True)
 class BuiltModel:
     """The built model of one rank: its own line, and its modules by name."""
@@ -59,7 +70,7 @@ def _rank(run: RunFolder, folder: str) -> BuiltModel:
         raise Inconclusive(f"run {run.job.run_id}: {folder} is no rank's folder")
     model, modules = None, dict[str, BuiltLine]()
     for number, raw in json_lines(run, f"{folder}/built.jsonl", MAX_MODEL_RECORDS):
-        line = _line(f"run {run.job.run_id}: {folder}/built.jsonl, line {number}", raw)
+        line = _line(f"run {run.job.run_id}: {folder}/built.jsonl, line {number}", raw, BuiltLine)
         if line.kind == "model" and model is None:
             model = line
         elif line.kind == "module" and line.name not in modules:
@@ -69,9 +80,19 @@ def _rank(run: RunFolder, folder: str) -> BuiltModel:
     return BuiltModel(int(digits), model, modules)
 
 
-def _line(where: str, raw: Any) -> BuiltLine:
+def read_refusals(run: RunFolder) -> tuple[RefusalLine, ...]:
+    """How each launch of refused settings ended. Raises `Inconclusive`."""
+    names = [name for name in run.files("records/") if name.endswith("/refusals.jsonl")]
+    return tuple(
+        _line(f"run {run.job.run_id}: {name}, line {number}", raw, RefusalLine)
+        for name in names
+        for number, raw in json_lines(run, name, MAX_MODEL_RECORDS)
+    )
+
+
+def _line(where: str, raw: Any, model: type[LineT]) -> LineT:
     try:
-        return BuiltLine.model_validate(raw)
+        return model.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

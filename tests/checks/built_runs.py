@@ -13,6 +13,14 @@ from checks.check import evaluate
 from checks.verdict import Verdict
 from tests.checks.loaded_runs import RunWriter
 
+REFUSED = {
+    "name": "plateau-without-evaluation",
+    "code": 1,
+    "timed_out": False,
+    "said": "ValueError: lr_scheduler_type reduce_lr_on_plateau requires an eval strategy",
+}
+"""What transformers 5.24.0 answers to the launch that its pack cites as refused."""
+
 Change = Callable[[Any], object]
 
 
@@ -23,6 +31,11 @@ class BuiltWriter(RunWriter):
         super().__init__(folder, world_size=world_size, **settings)
         about = json.loads((folder / "job.json").read_text()) | {"procedure": "build", "run_id": "build-0001"}
         self.write("job.json", json.dumps(about))
+        self.refusals(REFUSED)
+
+    def refusals(self, *lines: dict[str, Any]) -> None:
+        """Record how the launches of refused settings ended; in place of what was written before."""
+        self.write("records/rank-00000/refusals.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
     def built(self, model: torch.nn.Module, rank: int = 0) -> None:
         """Record a model: its tensors, its configuration and its modules."""

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from checks.errors import BadInput
+from checks.references.packs import BUILT_IN
 from checks.verdict import Caught, Outcome
 from tests.checks import loaded_runs
-from tests.checks.built_runs import BuiltWriter, build_check, built, model_of
+from tests.checks.built_runs import REFUSED, BuiltWriter, build_check, built, model_of
 from tests.checks.export_pairs import write_gpt_oss_pair, write_llama
 from tests.checks.loaded_runs import problem
 from tests.checks.verdict_parts import part
@@ -300,3 +301,34 @@ def test_a_record_that_does_not_fit_is_inconclusive(release: Path, tmp_path: Pat
     run.built(model_of(release))
     run.append("records/rank-00000/built.jsonl", [line])
     assert build_check(run.seal(), release).outcome is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("lines", "outcome", "code"),
+    [
+        ([REFUSED], Outcome.PASS, ""),
+        ([REFUSED | {"code": 0, "said": ""}], Outcome.FAIL, "accepted-though-refused"),
+        ([REFUSED | {"said": "ImportError: torch"}], Outcome.INCONCLUSIVE, "refused-otherwise"),
+        ([REFUSED | {"code": None, "timed_out": True}], Outcome.INCONCLUSIVE, "refused-otherwise"),
+        ([REFUSED | {"name": "another"}], Outcome.NOT_EVALUATED, "refusal-not-launched"),
+        ([], Outcome.NOT_EVALUATED, "refusal-not-launched"),
+    ],
+)
+def test_what_is_documented_as_unsupported_has_to_be_refused(
+    release: Path, tmp_path: Path, lines: list[dict[str, Any]], outcome: Outcome, code: str
+) -> None:
+    run = BuiltWriter(tmp_path / "run", dtype="bfloat16")
+    run.built(model_of(release))
+    run.refusals(*lines)
+    verdict = build_check(run.seal(), release)
+    assert verdict.outcome is outcome
+    assert [each.code for each in part(verdict, "refused").problems] == ([code] if code else [])
+
+
+def test_a_framework_without_cited_refusals_has_none_to_judge(release: Path, tmp_path: Path) -> None:
+    pack = Path(shutil.copytree(BUILT_IN / "transformers", tmp_path / "pack"))
+    text = (pack / "settings.toml").read_text()
+    (pack / "settings.toml").write_text(text[: text.index("[[refusal]]")])
+    verdict = build_check(built(tmp_path / "run", release), release, framework=str(pack))
+    assert verdict.outcome is Outcome.PASS
+    assert not part(verdict, "refused").applicable
