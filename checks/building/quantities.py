@@ -2,7 +2,8 @@
 
 ``keys`` are names in a configuration, ``attributes`` names under which modules of transformers hold the value
 themselves (``children``: parts whose class says it). A module's own value decides what is computed, whatever
-the configuration says; where modules hold none, the live configuration is what the forward pass reads.
+the configuration says; where modules hold none, the live configuration is what the forward pass reads. Modules
+that a configuration adds or leaves out (multi-token prediction, gates) are judged by their parameters.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,13 +13,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Quantity:
-    """One value that shapes computation; ``citation``: what documents it."""
+    """One value that shapes computation; ``citation``: what documents it.
+
+    ``by_shape``: the shapes of parameters show it too, so no module need hold it.
+    """
 
     name: str
     keys: tuple[str, ...]
     attributes: tuple[str, ...]
     citation: str
     children: tuple[str, ...] = ()
+    by_shape: bool = False
 
 
 _CONFIG = "docs/source/en/main_classes/configuration.md; the model's configuration class, transformers 5.24.0"
@@ -45,6 +50,7 @@ QUANTITIES = (
         ("hidden_size", "intermediate_size", "hidden_dim", "intermediate_dim", "in_features", "out_features",
          "num_embeddings", "embedding_dim", "vocab_size"),
         _MODELS,
+        by_shape=True,
     ),
     Quantity(
         "norm epsilon",
@@ -55,7 +61,7 @@ QUANTITIES = (
     Quantity(
         "activation",
         ("hidden_act", "hidden_activation", "activation_function", "swiglu_limit", "swiglu_alpha"),
-        ("alpha", "limit", "has_gate"),
+        ("alpha", "limit"),
         _MODELS,
         ("act_fn", "activation_fn", "act"),
     ),
@@ -117,7 +123,6 @@ QUANTITIES = (
     Quantity("tied embeddings", ("tie_word_embeddings",), (), _CONFIG),
     Quantity("hyper-connections", ("hc_mult", "hc_eps", "hc_sinkhorn_iters"),
              ("hc_mult", "hc_eps", "hc_sinkhorn_iters"), _MODELS),
-    Quantity("auxiliary modules", ("num_nextn_predict_layers",), (), "DeepSeek-V3 report 2024, section 2.2"),
     Quantity(
         "padding row of the embedding",
         (),
@@ -131,6 +136,9 @@ QUANTITIES = (
         _CONFIG,
     ),
 )  # fmt: skip
+
+OTHER_NAMES = {"num_group": ("n_group",), "num_experts": ("n_routed_experts",), "eps": ("variance_epsilon",)}
+"""Names that other versions of transformers have for an attribute (4.57.6: the router of DeepSeek-V3)."""
 
 DROPOUTS = next(entry for entry in QUANTITIES if entry.name == "dropout")
 ROPE = "rotary embedding"

@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from checks.building.case import BuildCase
-from checks.building.quantities import ATTRIBUTES, CHILDREN, DROPOUTS, QUANTITIES, Quantity, same, stated
+from checks.building.quantities import (
+    ATTRIBUTES,
+    CHILDREN,
+    DROPOUTS,
+    OTHER_NAMES,
+    QUANTITIES,
+    Quantity,
+    same,
+    stated,
+)
 from checks.building.reference import ReferenceModule
 from checks.loading.kinds import listed
 from checks.records.built_models import BuiltLine, BuiltModel
@@ -92,7 +101,7 @@ def computation_part(case: BuildCase) -> Part:
             (met if found else missing).add(attribute)
             if wrong is not None:
                 problems.append(wrong)
-    unmet = sorted(missing - met)
+    unmet = sorted(each for each in missing - met if not (ATTRIBUTES | CHILDREN)[each].by_shape)
     if unmet:
         problems.append(_unmet(case, unmet))
     quantities = {(ATTRIBUTES | CHILDREN)[attribute].name for attribute in met}
@@ -124,7 +133,10 @@ def _value(modules: Mapping[str, BuiltLine], name: str, attribute: str) -> Any:
         child = modules.get(f"{name}.{attribute}")
         return child.class_ if child is not None else _ABSENT
     line = modules.get(name)
-    return line.values.get(attribute, _ABSENT) if line is not None else _ABSENT
+    if line is None:
+        return _ABSENT
+    names = (attribute, *OTHER_NAMES.get(attribute, ()))
+    return next((line.values[each] for each in names if each in line.values), _ABSENT)
 
 
 def _value_differs(
