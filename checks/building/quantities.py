@@ -3,7 +3,7 @@
 ``keys`` are names in a configuration, ``attributes`` names under which modules of transformers hold the value
 themselves (``children``: parts whose class says it). A module's own value decides what is computed, whatever
 the configuration says; where modules hold none, the live configuration is what the forward pass reads.
-Modules that a configuration adds or leaves out (multi-token prediction, gates) are judged by their parameters.
+Modules that a configuration adds or leaves out (multi-token prediction) are judged by their parameters.
 """
 
 from collections.abc import Iterator, Mapping

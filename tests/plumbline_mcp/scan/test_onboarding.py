@@ -182,7 +182,7 @@ def test_a_no_ends_the_scan_with_nothing_started(tmp_path: Path) -> None:
 
     result = scanned(workspace, reviewer=no)
     assert result.outcome is Outcome.NOT_EVALUATED
-    assert result.not_reached == ("image", "data", "load", "optimizer_step", "export")
+    assert result.not_reached == ("image", "data", "build", "load", "optimizer_step", "export")
     assert result.stopped.startswith(f"task {asked[0].id} is rejected: the answer on the terminal was no")
     assert len(asked) == 1
     assert not workspace.runs_list()
