@@ -86,11 +86,11 @@ def test_the_embedded_release_passes_every_check_and_is_reported(tmp_path: Path)
     signed = {v.check: v.approval for v in result.verdicts}
     assert signed == {
         "image": "none",
-        **dict.fromkeys(("data", "load", "export"), task.id),
+        **dict.fromkeys(("data", "build", "load", "export"), task.id),
         "optimizer_step": plan.id,
     }
     procedures = [run.job.procedure for run in workspace.runs_list()][::-1]
-    assert procedures == ["dry_run", "rows", "load", "export", "first_run", "train_step"]
+    assert procedures == ["dry_run", "rows", "build", "load", "export", "first_run", "train_step"]
     assert result.findings == ()
     labels = next(part for part in result.verdicts[1].parts if part.name == "labels")
     assert labels.coverage is not None
