@@ -123,7 +123,8 @@ async def test_every_check_judges_real_files_and_its_verdict_is_stored(
     codes = {(one["part"], one["code"]) for one in found["export"]["problems"] if one["outcome"] == "fail"}
     assert codes == {("generation_config", "file-missing")}
     [window] = found["build"]["problems"]
-    assert (window["code"], window["place"]["field"]) == ("value-differs", "sliding_window")
+    assert window["code"] == "value-differs"
+    assert "sliding_window" in json.dumps(window)
     [swapped] = found["load"]["problems"]
     assert swapped["code"] == "permuted"
     assert "model.layers.1.mlp.experts.down_proj" in json.dumps(swapped)
