@@ -207,6 +207,35 @@ def test_records_of_random_bytes_are_answered_and_never_raise(
             path.write_bytes(right)
 
 
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"attention_bias": None}, "config-unknown"),
+        ({"model_type": "unheard_of"}, "value-unknown"),
+        ({"rope_parameters": {"rope_type": "unheard_of", "rope_theta": 1e4}}, "buffer-unknown"),
+    ],
+)
+def test_what_a_configuration_does_not_give_of_a_build_is_no_pass(
+    builds: dict[str, Judged], tmp_path: Path, change: dict[str, Any], code: str
+) -> None:
+    one = builds["clean"]
+    folder = shutil.copytree(one.folder, tmp_path / "build")
+    config = json.loads((folder / "release" / "config.json").read_text()) | change
+    stated = {key: value for key, value in config.items() if value is not None}
+    (folder / "release" / "config.json").write_text(json.dumps(stated))
+    answer = recompute(folder, one.asked)
+    assert answer.outcome != "pass"
+    assert code in {problem.code for problem in answer.problems}
+
+
+def test_modules_that_were_not_recorded_decide_nothing(builds: dict[str, Judged], tmp_path: Path) -> None:
+    one = builds["clean"]
+    folder = shutil.copytree(one.folder, tmp_path / "build")
+    (folder / "record-1" / "records/rank-00000/built.jsonl").unlink()
+    seal(folder / "record-1")
+    assert recompute(folder, one.asked).outcome == "inconclusive"
+
+
 def test_what_has_no_recomputation_says_so() -> None:
     answer = recompute(Path("/nonexistent"), Question(check="serving"))
     assert (answer.outcome, answer.reason) == ("inconclusive", "there is no recompute of the check serving")
