@@ -86,6 +86,7 @@ class BuildCheck(Check[BuildInputs, BuildCase]):
         " refusals hold"
     )
     training = "none"
+    pattern = 2
     records = ("model.jsonl", "built.jsonl", "refusals.jsonl", "environment.json")
     example = "plumbline check build --run RUN --model RELEASE"
     order = 24
