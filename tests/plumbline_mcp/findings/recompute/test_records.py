@@ -186,13 +186,15 @@ def test_numbers_that_are_none_never_pass(single: dict[str, Path], tmp_path: Pat
 
 
 def test_records_of_random_bytes_are_answered_and_never_raise(
-    single: dict[str, Path], loads: dict[str, Judged], tmp_path: Path
+    single: dict[str, Path], builds: dict[str, Judged], loads: dict[str, Judged], tmp_path: Path
 ) -> None:
     random = Random(7)
+    build = shutil.copytree(builds["gpt-oss"].folder, tmp_path / "build")
     load = shutil.copytree(loads["clean"].folder, tmp_path / "load")
     shutil.copytree(single["adamw"], tmp_path / "training" / "record-1")
     asked = Question(check="optimizer_step", records=("record-1",))
-    for folder, question in ((load, loads["clean"].asked), (tmp_path / "training", asked)):
+    folders = {build: builds["gpt-oss"].asked, load: loads["clean"].asked, tmp_path / "training": asked}
+    for folder, question in folders.items():
         run = folder / "record-1"
         files = [path for path in run.rglob("*") if path.suffix in (".json", ".jsonl", ".safetensors")]
         for _ in range(20):
