@@ -24,7 +24,7 @@ def add_prompts(server: MCPServer[None]) -> None:
     server.prompt(
         name="day0_onboarding",
         title="First day with a new model",
-        description="Judge image, rows, build, load, first steps and export of a new model, without a GPU job.",
+        description="Judge image, rows, build, load, first steps, export of a new model, without a GPU job.",
     )(day0_onboarding)
     server.prompt(
         name="rebuild_finding",
