@@ -120,18 +120,28 @@ class Module:
         return _FORMS[attribute](self) if attribute in _FORMS else UNKNOWN
 
 
+def _of_attention(*keys: str) -> Callable[[Module], Any]:
+    """A field that an attention module holds; what an indexer calls the same is its own."""
+    return lambda module: module.get(*keys) if module.last == "self_attn" else UNKNOWN
+
+
 def _head(module: Module) -> Any:
     width, heads = module.get("hidden_size"), module.get("num_attention_heads")
-    stated = module.get("head_dim")
-    if stated is UNKNOWN and type(width) is int and type(heads) is int and heads > 0:
+    stated = module.get("head_dim") if module.last == "self_attn" else UNKNOWN
+    if stated is UNKNOWN and module.simple and type(width) is int and type(heads) is int and heads > 0:
         return width // heads
     return stated
 
 
 def _groups(module: Module) -> Any:
     heads, shared = module.get("num_attention_heads"), module.get("num_key_value_heads")
-    fits = type(heads) is int and type(shared) is int and shared > 0
+    fits = module.last == "self_attn" and type(heads) is int and type(shared) is int and shared > 0
     return heads // shared if fits else UNKNOWN
+
+
+def _width(module: Module) -> Any:
+    whole = module.last.isdecimal() or module.last in ("", "model", "mlp", "router", "gate", "experts")
+    return module.get("hidden_size") if whole or module.simple else UNKNOWN
 
 
 def _scaling(module: Module) -> Any:
@@ -145,7 +155,7 @@ def _epsilon(module: Module) -> Any:
 
 
 def _causal(module: Module) -> Any:
-    return True if module.last == "self_attn" else UNKNOWN
+    return True if module.simple and module.last == "self_attn" else UNKNOWN
 
 
 def _kind(module: Module) -> Any:
@@ -161,13 +171,13 @@ def _window(module: Module) -> Any:
 
 
 def _rope_type(module: Module) -> Any:
-    return rotary(module.config).get("rope_type", UNKNOWN)
+    rope = rotary(module.config)
+    return UNKNOWN if any("." in key for key in rope) else rope.get("rope_type", UNKNOWN)
 
 
 def _attention_scaling(module: Module) -> Any:
     """The factor of cosine and sine: 1, and with YaRN 0.1 ln(factor) + 1 (equation 22)."""
-    rope = rotary(module.config)
-    kind = rope.get("rope_type")
+    rope, kind = rotary(module.config), _rope_type(module)
     if kind in ("default", "linear", "llama3", "dynamic"):
         return 1.0
     factor, said = number(rope.get("factor")), rope.get("attention_factor")
@@ -215,18 +225,17 @@ def _weight(axis: int) -> Callable[[Module], Any]:
 
 _TOP = _field("num_experts_per_tok")
 _EXPERTS = _field("num_local_experts", "num_experts", "n_routed_experts")
-_WIDTH = _field("hidden_size")
 _FORMS: dict[str, Callable[[Module], Any]] = {
-    "num_heads": _field("num_attention_heads"),
-    "num_key_value_heads": _field("num_key_value_heads"),
+    "num_heads": _of_attention("num_attention_heads"),
+    "num_key_value_heads": _of_attention("num_key_value_heads"),
     "num_key_value_groups": _groups,
     "head_dim": _head,
     **{key: _field(key) for key in ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")},
     **{key: _field(key) for key in ("v_head_dim", "norm_topk_prob", "routed_scaling_factor", "topk_group")},
     **{key: _field(key) for key in ("vocab_size", "index_topk", "attn_logit_softcapping", "logits_scaling")},
     **{key: _field(key) for key in ("residual_multiplier", "embedding_multiplier")},
-    "hidden_size": _WIDTH,
-    "hidden_dim": _WIDTH,
+    "hidden_size": _width,
+    "hidden_dim": _width,
     "intermediate_size": _inner,
     "intermediate_dim": _inner,
     "in_features": _weight(1),
