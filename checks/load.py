@@ -1,10 +1,7 @@
 """The load check: after the framework loaded the release, every tensor holds what the release says."""
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, JsonValue
 
@@ -12,8 +9,9 @@ from checks.check import Check, Context, InjectedFault, Inputs, Progress
 from checks.errors import BadInput, Inconclusive
 from checks.loading import planted
 from checks.loading.buffers import reference_buffers
-from checks.loading.case import PASSES, LoadCase, is_loadable
-from checks.loading.expected import read_release, stated_dtype
+from checks.loading.case import PASSES, LoadCase
+from checks.loading.expected import read_release
+from checks.loading.opening import environment_of, last_recorded, recipe_dtype, version_run
 from checks.loading.parts import (
     buffers_part,
     dtypes_part,
@@ -26,12 +24,12 @@ from checks.loading.parts import (
 )
 from checks.loading.ranks import rank_problems
 from checks.loading.values_part import ValuesFound, compare_values_of
-from checks.records.model_records import RankModel, Recorded, read_models
+from checks.records.model_records import read_models
 from checks.records.run_ends import refuse_cancelled, refuse_refused
-from checks.records.runs import RunFolder, read_json
+from checks.records.runs import RunFolder
 from checks.references.checkpoints.formats import TORCH_NAMES
 from checks.references.checkpoints.sources import evidence, open_reference
-from checks.references.names import NamesFile, load_names
+from checks.references.names import load_names
 from checks.references.packs import load_pack, pack_evidence
 from checks.rules import MAX_PROBLEMS_LISTED
 from checks.verdict import Coverage, Measurement, Outcome, Part, part_of
@@ -115,12 +113,12 @@ class LoadCheck(Check[LoadInputs, LoadCase]):
         names = load_names(pack)
         ranks = read_models(run)
         problems = rank_problems(run, ranks)
-        recorded = _last(ranks)
-        about, config = _environment(run), checkpoint.json("config.json") or {}
+        recorded = last_recorded(ranks, PASSES)
+        about, config = environment_of(run), checkpoint.json("config.json") or {}
         setting = run.job.settings.get("dtype")
-        recipe = _recipe(setting, recorded, config)
+        recipe = recipe_dtype(setting, recorded, config)
         dtypes = {name: entry.dtype for name, entry in recorded.items()}
-        version = _version(about, names)
+        version = version_run(about, names.distribution)
         release = read_release(checkpoint, names, version, recipe, dtypes)
         case = LoadCase(
             run,
@@ -189,48 +187,6 @@ class LoadCheck(Check[LoadInputs, LoadCase]):
     def smallest(self, case: LoadCase) -> LoadCase:
         """Small clean tensors: plain ones, a square matrix, a stack, a low-precision one, the tied pair."""
         return planted.slice_of(case)
-
-
-def _last(ranks: list[RankModel]) -> Mapping[str, Recorded]:
-    """What is recorded after the last load, over all ranks: the first rank's record of each name."""
-    found: dict[str, Recorded] = {}
-    when = next((when for when in reversed(PASSES) if any(rank.at(when) for rank in ranks)), PASSES[0])
-    for rank in ranks:
-        for name, entry in rank.at(when).items():
-            found.setdefault(name, entry)
-    return found
-
-
-def _recipe(setting: JsonValue, recorded: Mapping[str, Recorded], config: Mapping[str, Any]) -> str | None:
-    """The dtype that the recipe names, None where it leaves it to the release.
-
-    ``default`` leaves it to the framework: the release's dtype, or float32, which holds every released value
-    exactly; what most of the tensors are is then what all have to be.
-    """
-    if isinstance(setting, str) and setting in TORCH_NAMES:
-        return setting
-    counts = Counter(
-        entry.line.dtype
-        for entry in recorded.values()
-        if is_loadable(entry) and entry.line.dtype in TORCH_NAMES
-    )
-    most = counts.most_common(1)[0][0] if counts else ""
-    return most if setting == "default" and most in ("float32", stated_dtype(config)) else None
-
-
-def _environment(run: RunFolder) -> dict[str, Any]:
-    name = next((n for n in run.files("records/") if n.endswith("/environment.json")), None)
-    value = read_json(run.verified(name)) if name else {}
-    return value if isinstance(value, dict) else {}
-
-
-def _version(about: Mapping[str, Any], names: NamesFile) -> str:
-    """The version of the map's distribution that the job ran, empty where no record says it."""
-    entries = about.get("distributions")
-    for entry in entries if isinstance(entries, list) else []:
-        if isinstance(entry, dict) and entry.get("name") == names.distribution:
-            return str(entry.get("version", ""))
-    return ""
 
 
 def _records(run: RunFolder) -> list[str]:

@@ -1,6 +1,5 @@
 """Buffers that a model computes instead of loading (rotary frequencies), as the reference makes them."""
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from checks.records.model_records import Recorded
 from checks.references.checkpoints.formats import FORMATS, Floats, decode
+from checks.references.meta_model import build_on_meta
 from checks.rules import BUFFER_ULPS
 
 if TYPE_CHECKING:
@@ -32,36 +32,16 @@ def reference_buffers(case: "LoadCase") -> tuple[Mapping[str, Buffer], str]:
     names = {name for name, held in case.holders(case.moment).items() if is_computed(held[0])}
     if not names:
         return {}, ""
-    if "auto_map" in config:
-        return {}, "the configuration asks for code of its own (auto_map), which is never run"
-    import transformers  # its import sets the level of its logger
-
-    logger = logging.getLogger(transformers.__name__)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    built = build_on_meta(case.release.checkpoint.path, config, case.release.dtype)
+    if built.model is None:
+        return {}, built.why_not
     try:
-        return _computed(str(case.release.checkpoint.path), config, names, case.release.dtype)
-    except Exception as error:  # noqa: BLE001 - whatever stops the reference from building it is the reason
-        return {}, f"the reference cannot build it: {type(error).__name__}: {str(error)[:200]}"
-    finally:
-        logger.setLevel(level)
+        return _computed(built.model, names), ""
+    except Exception as error:  # noqa: BLE001 - whatever stops the reference from initialising is the reason
+        return {}, f"the reference cannot initialise it: {type(error).__name__}: {str(error)[:200]}"
 
 
-def _computed(
-    folder: str, config: Mapping[str, Any], names: set[str], dtype: str
-) -> tuple[dict[str, Buffer], str]:
-    import torch
-    import transformers
-
-    architectures = config.get("architectures")
-    name = architectures[0] if isinstance(architectures, list) and architectures else ""
-    found = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
-    if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
-        return {}, f"transformers {transformers.__version__} does not know {str(name)[:80]!r}"
-    build: Any = found._from_config  # type: ignore[attr-defined]  # noqa: SLF001 - the version is pinned
-    settings = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    with torch.device("meta"):
-        model = build(settings, dtype=dtype or None)
+def _computed(model: Any, names: set[str]) -> dict[str, Buffer]:
     computed = dict(model.named_non_persistent_buffers())
     buffers: dict[str, Buffer] = {}
     for prefix, module in model.named_modules():
@@ -69,7 +49,7 @@ def _computed(
         wanted = {key: full for key, full in own.items() if full in names and full in computed}
         if wanted:
             buffers |= _initialised(model, module, wanted)
-    return buffers, ""
+    return buffers
 
 
 def _initialised(model: Any, module: Any, wanted: Mapping[str, str]) -> dict[str, Buffer]:

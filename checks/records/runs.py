@@ -25,6 +25,14 @@ INPUT_DIGESTS = "exit/inputs.json"
 _MAX_JSON = 16 * 2**20
 
 
+class LaunchedRefusal(Frozen):
+    """Settings that the framework has to refuse: launched by a binding of the pack, in a process apart."""
+
+    name: str
+    binding: str
+    settings: dict[str, JsonValue] = {}
+
+
 class Job(Frozen):
     """``job.json``: what was launched, by content."""
 
@@ -42,6 +50,7 @@ class Job(Frozen):
     interpreter: str = ""
     plants: tuple[str, ...] = Field((), description="hooks that plant a fault; empty in a real run")
     world_size: int = 1
+    refusals: tuple[LaunchedRefusal, ...] = Field((), description="launched by the first rank; all must fail")
     time_limit_s: float = 0.0
     cap_s: float = Field(0.0, description="what its task's node-hours left it to run; 0: more than its limit")
     disk_bytes: int = Field(0, description="what the run folder may take while it runs; 0: no limit")

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from checks.errors import BadInput, Inconclusive
-from checks.references.packs import BUILT_IN, Citation, Pack, read_toml
+from checks.references.packs import BUILT_IN, Citation, Pack, Specifier, read_toml
 from checks.verdict import Frozen
 
 FILE = "names.toml"
@@ -54,17 +54,8 @@ class Applies(Frozen):
     """For which models and versions something is said; without either, for all."""
 
     model_types: tuple[_ModelType, ...] = ()
-    versions: str = Field("", description="PEP 440 specifier of the map's distribution, e.g. >=5")
+    versions: Specifier = Field("", description="PEP 440 specifier of the map's distribution, e.g. >=5")
     citation: Citation | None = None
-
-    @field_validator("versions")
-    @classmethod
-    def _specifier(cls, value: str) -> str:
-        try:
-            SpecifierSet(value)
-        except InvalidSpecifier as error:
-            raise ValueError(f"{value!r} is no version specifier") from error
-        return value
 
     def fits(self, model_type: str, version: str) -> bool:
         """Whether it is said of a model type at a version. Raises `Inconclusive` for an unknown version."""

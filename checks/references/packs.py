@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, Field, JsonValue, ValidationError
 
@@ -49,6 +50,18 @@ class Citation(Frozen):
 
     def __str__(self) -> str:
         return f"{self.document} ({self.version})"
+
+
+def _specifier(value: str) -> str:
+    try:
+        SpecifierSet(value)
+    except InvalidSpecifier as error:
+        raise ValueError(f"{value!r} is no version specifier") from error
+    return value
+
+
+Specifier = Annotated[str, AfterValidator(_specifier)]
+"""Versions of a distribution as PEP 440 names them; empty: every one."""
 
 
 class Framework(Frozen):
@@ -131,12 +144,27 @@ class Decay(Frozen):
     citation: Citation
 
 
+class Refusal(Frozen):
+    """Settings that the framework documents as unsupported: it has to refuse them before it trains.
+
+    They are launched over the defaults of the dry run; ``says`` is what the framework then says last.
+    """
+
+    name: _Name
+    settings: dict[_Name, JsonValue] = Field(min_length=1)
+    says: str = Field(min_length=8, description="the last line it writes, which may hold *")
+    versions: Specifier = Field("", description="PEP 440 specifier of the pack's first distribution")
+    description: str
+    citation: Citation
+
+
 class SettingsFile(Frozen):
     """``settings.toml``."""
 
     setting: tuple[Setting, ...] = ()
     declared_export: tuple[DeclaredExport, ...] = ()
     decay: tuple[Decay, ...] = ()
+    refusal: tuple[Refusal, ...] = Field((), max_length=20)
 
 
 @dataclass(frozen=True)
@@ -169,6 +197,10 @@ class Pack:
     def sources(self) -> dict[str, Path]:
         """Every file that a job of the pack is given, those of other packs too: name to where it lies."""
         return _sources(self.folder, self.about)
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Settings that the framework documents as unsupported."""
+        return self.settings.refusal
 
     def declared_exports(self) -> tuple[DeclaredExport, ...]:
         """Export formats that the framework documents."""

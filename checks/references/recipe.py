@@ -6,7 +6,7 @@ import fnmatch
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, JsonValue, ValidationError
 
@@ -28,6 +28,23 @@ class Lora(Frozen):
     use_rslora: bool = False
     bias: str = "none"
     modules_to_save: tuple[str, ...] = ()
+    target_modules: str | tuple[str, ...] | None = None
+
+    def rank(self, module: str) -> int:
+        """The rank of a layer's adapter, by the same patterns as `scaling`."""
+        return int(_by_pattern(self.rank_pattern, module, self.r))
+
+    def targets(self, module: str) -> bool | None:
+        """Whether ``target_modules`` names a layer (documentation of ``LoraConfig``), None where it is unset.
+
+        A list names ends of names, a text is a regular expression for the whole name. ``all-linear`` names no
+        layer by itself: it is every linear layer but the output head.
+        """
+        if self.target_modules is None:
+            return None
+        if isinstance(self.target_modules, str):
+            return re.fullmatch(self.target_modules, module) is not None
+        return any(module == name or module.endswith(f".{name}") for name in self.target_modules)
 
     def scaling(self, module: str) -> float:
         """s of W + s BA for a layer: alpha / r, or alpha / sqrt(r) with rank-stabilised LoRA.
@@ -47,7 +64,26 @@ def _by_pattern(patterns: Mapping[str, float], module: str, default: float) -> f
     return default
 
 
-class Recipe(Frozen):
+class TrainedSet(Frozen):
+    """Which parameters a recipe trains."""
+
+    frozen: tuple[str, ...] = ()
+    lora: Lora | None = None
+
+    def trained(self, name: str) -> bool | None:
+        """Whether the recipe trains a parameter; None where it does not say."""
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.frozen):
+            return False
+        if self.lora is None:
+            return True
+        if re.search(r"(^|\.)(lora_|modules_to_save\.)", name):
+            return True
+        if self.lora.bias != "none" and name.endswith("bias"):
+            return None
+        return False
+
+
+class Recipe(TrainedSet):
     """What the update is defined by. ``max_grad_norm`` 0: no clipping."""
 
     optimizer: OptimizerName
@@ -64,8 +100,6 @@ class Recipe(Frozen):
     max_grad_norm: float = Field(0.0, ge=0)
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     accumulation: int = Field(1, ge=1)
-    frozen: tuple[str, ...] = ()
-    lora: Lora | None = None
     layout: str | None = None
     dtype: str = "float32"
     autocast: str = "none"
@@ -85,18 +119,6 @@ class Recipe(Frozen):
             return math.ceil(total * self.warmup_steps)
         return int(self.warmup_steps)
 
-    def trained(self, name: str) -> bool | None:
-        """Whether the recipe trains a parameter; None where it does not say."""
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.frozen):
-            return False
-        if self.lora is None:
-            return True
-        if re.search(r"(^|\.)(lora_|modules_to_save\.)", name):
-            return True
-        if self.lora.bias != "none" and name.endswith("bias"):
-            return None
-        return False
-
     def decays(self, name: str, module: str | None) -> bool | None:
         """Whether the recipe decays a parameter; None where nothing declares it or its class is unknown."""
         if not self.decay:
@@ -112,9 +134,25 @@ class Recipe(Frozen):
 _LORA_NAMES = {"lora_alpha": "alpha", "rank": "r"}
 
 
+RecipeT = TypeVar("RecipeT", bound=TrainedSet)
+
+
 def read_recipe(settings: Mapping[str, JsonValue], decay: tuple[Decay, ...]) -> Recipe:
     """The recipe that a job's settings state. Raises `NotEvaluated` where they do not state one."""
-    known = {name: value for name, value in settings.items() if name in Recipe.model_fields}
+    return _read(
+        Recipe, settings, {"decay": decay}, "launch the procedure train_step with optimizer and learning_rate"
+    )
+
+
+def read_trained_set(settings: Mapping[str, JsonValue]) -> TrainedSet:
+    """What the settings of a job train. Raises `NotEvaluated` where they do not fit."""
+    return _read(TrainedSet, settings, {}, "give lora and frozen as the pack documents them")
+
+
+def _read(
+    model: type[RecipeT], settings: Mapping[str, JsonValue], more: dict[str, Any], next_step: str
+) -> RecipeT:
+    known = {name: value for name, value in settings.items() if name in model.model_fields}
     given: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
     if isinstance(given.get("lora"), dict):
         lora = {_LORA_NAMES.get(name, name): value for name, value in given["lora"].items()}
@@ -123,11 +161,10 @@ def read_recipe(settings: Mapping[str, JsonValue], decay: tuple[Decay, ...]) -> 
         }
         given["lora"] = kept if lora else None
     try:
-        return Recipe.model_validate({**given, "decay": decay})
+        return model.model_validate({**given, **more})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise NotEvaluated(
-            f"the job's settings state no recipe: {where}: {first['msg']}",
-            "launch the procedure train_step with optimizer and learning_rate",
+            f"the job's settings state no recipe: {where}: {first['msg']}", next_step
         ) from error

@@ -68,6 +68,7 @@ def next_command(
         "export": f"check export --original {of_model} --export {run_id}",
         # it built the model without its weights: nothing to judge
         "dry_run": f"run load {model} --python {shlex.quote(interpreter)}",
+        "build": f"check build --run {run_id} {model}",
         "load": f"check load --run {run_id} {model}",
     }
     # the rows were rendered with it: whether inference does so too, only the user knows

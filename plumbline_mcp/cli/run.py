@@ -35,7 +35,8 @@ def register(app: typer.Typer) -> None:
 
 
 _Procedure = Annotated[
-    str, typer.Argument(metavar="PROCEDURE", help="rows, export, dry_run, load, train_step, first_run.")
+    str,
+    typer.Argument(metavar="PROCEDURE", help="rows, export, dry_run, build, load, train_step, first_run."),
 ]
 _Model = Annotated[Path, typer.Option(metavar="PATH", help="Folder of the official release.")]
 _Workload = Annotated[

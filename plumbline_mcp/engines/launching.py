@@ -13,7 +13,7 @@ import jinja2
 from pydantic import Field, JsonValue
 
 import checks
-from checks.records.runs import Job
+from checks.records.runs import Job, LaunchedRefusal
 from checks.references.packs import BUILT_IN, Pack, Setting, load_pack
 from checks.verdict import Frozen
 from plumbline_mcp.engines import images, temporary_folder
@@ -87,6 +87,7 @@ def prepare(launch: Launch, run_id: str, *, built: bool = True) -> Prepared:
         interpreter=str(interpreter),
         plants=plants,
         world_size=_world_size(settings),
+        refusals=_refusals(pack) if procedure.refusals else (),
         disk_bytes=launch.disk_bytes,
         log_bytes=launch.log_bytes,
         time_limit_s=launch.time_limit_s or procedure.time_limit_s,
@@ -98,6 +99,18 @@ def prepare(launch: Launch, run_id: str, *, built: bool = True) -> Prepared:
         pack_digest=pack.digest,
         script=PROCEDURES / procedure.script,
         job=job,
+    )
+
+
+def _refusals(pack: Pack) -> tuple[LaunchedRefusal, ...]:
+    """What the pack cites as refused, over the defaults of its dry run."""
+    dry_run = pack.about.procedures.get("dry_run")
+    if dry_run is None:
+        return ()
+    usual = checked_settings(pack, "dry_run", {})
+    return tuple(
+        LaunchedRefusal(name=each.name, binding=dry_run.binding, settings={**usual, **each.settings})
+        for each in pack.refusals()
     )
 
 

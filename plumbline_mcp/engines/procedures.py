@@ -24,6 +24,7 @@ class Procedure(Frozen):
     cost: str
     inputs: tuple[str, ...]
     optional_inputs: tuple[str, ...] = ()
+    refusals: bool = Field(False, description="also launches what the pack cites as refused")
     feeds: tuple[str, ...] = Field(description="checks that judge its records")
     time_limit_s: float = Field(gt=0)
 

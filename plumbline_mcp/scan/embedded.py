@@ -59,7 +59,8 @@ class _Play:
         if plant.edit_release:
             read = await self._making.copied("release", made.model)
             await self._making.edit(plant.edit_release, read)
-            for step, argument in (("data", "model"), ("load", "model"), ("export", "original")):
+            read_by = (("data", "model"), ("build", "model"), ("load", "model"), ("export", "original"))
+            for step, argument in read_by:
                 arguments.setdefault(step, {}).setdefault(argument, str(made.model))
         return Subject(
             framework=entry.framework,

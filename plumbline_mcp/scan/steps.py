@@ -48,6 +48,7 @@ STEPS = (
     ScanStep(
         "data", "rows", {"model": "model", "workload": "workload", "rows": "run", "template": "template"}
     ),
+    ScanStep("build", "build", {"model": "model", "run": "run"}),
     ScanStep("load", "load", {"model": "model", "run": "run"}),
     ScanStep("optimizer_step", "train_step", {"run": "run"}),
     ScanStep("export", "export", {"original": "model", "export": "run"}),

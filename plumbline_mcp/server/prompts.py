@@ -24,7 +24,7 @@ def add_prompts(server: MCPServer[None]) -> None:
     server.prompt(
         name="day0_onboarding",
         title="First day with a new model",
-        description="Judge image, rows, load, first steps and export of a new model, without a GPU job.",
+        description="Judge image, rows, build, load, first steps, export of a new model, without a GPU job.",
     )(day0_onboarding)
     server.prompt(
         name="rebuild_finding",
@@ -106,11 +106,11 @@ Named by me (paths and names, nothing else):
    interpreters that I named; if it refuses, ask me.
 4. Data: check_data with model, workload and rows. Ask me for the recipe's settings (columns, template_kwargs,
    date, max_length, packing, supervise): they decide the right answer, so never guess them to get a pass.
-5. Load and first steps need runs, which a reviewer signs: task_draft with my TARGET.toml (`plumbline init`
-   writes it; ask me), approval_wait until it is signed, job_start for its dry run and its load; plan_draft
-   for the steps, approval_wait and job_start again. Or I run `plumbline onboard TARGET.toml`. Then check_load
-   with run and model, and check_optimizer_step with run; run_list names the runs. A dry run that failed comes
-   first: run_show gives the framework's own sentence.
+5. Build, load and first steps need runs, which a reviewer signs: task_draft with my TARGET.toml (`plumbline
+   init` writes it; ask me), approval_wait until it is signed, job_start for its dry run, its build and its
+   load; plan_draft for the steps, approval_wait and job_start again. Or I run `plumbline onboard
+   TARGET.toml`. Then check_build and check_load with run and model, and check_optimizer_step with run;
+   run_list names the runs. A dry run that failed comes first: run_show gives the framework's own sentence.
 6. Export: check_export with original (the model) and export.
 7. For every verdict that is not pass: verdict_show, then the raw record at the first problem's place
    (rows_read, steps_read, tensors_read), and say what is wrong, where, and which next_step applies.

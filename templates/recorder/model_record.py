@@ -11,12 +11,14 @@ SAMPLE_VALUES = 1024
 """Values a tensor that are listed where tensors are not written whole."""
 
 
-def model_lines(module: "torch.nn.Module", when: str, sampled: bool) -> "Iterator[dict[str, object]]":
-    """The lines of a module's tensors; ``sampled`` adds values."""
+def model_lines(
+    module: "torch.nn.Module", when: str, sampled: bool, buffers: bool = False
+) -> "Iterator[dict[str, object]]":
+    """The lines of a module's tensors; ``sampled`` adds values, ``buffers`` those of buffers alone."""
     places: "dict[object, str]" = {}
     for held in tensors_of(unwrapped(module)):
         with quiet():
-            yield _line(held, places, sampled, when)
+            yield _line(held, places, sampled or (buffers and held.kind == "buffer"), when)
 
 
 def _line(held: Held, places: "dict[object, str]", sampled: bool, when: str) -> "dict[str, object]":

@@ -1,6 +1,7 @@
 """The parts of the recorder that need torch, put together."""
 
 import torch
+from plumbline_recorder.build_record import built_lines
 from plumbline_recorder.collectives import Collectives
 from plumbline_recorder.health import Health
 from plumbline_recorder.journal import Journal
@@ -33,6 +34,13 @@ class TrainingParts:
             self._hooks.roots.add(module)
         for line in model_lines(module, when, sampled=False):
             self._journal.write("model", line)
+
+    def built(self, module: "torch.nn.Module") -> None:
+        """Record the model that training would start with; nothing is trained, so no call is watched."""
+        for line in model_lines(module, "built", sampled=False, buffers=True):
+            self._journal.write("model", line)
+        for line in built_lines(module):
+            self._journal.write("built", line)
 
     def optimizer_made(self, optimizer: object) -> None:
         """Follow an optimizer that was made before the hooks."""

@@ -35,6 +35,10 @@ class TrainingRecorder:
         """Record every parameter and buffer of a module: ``when`` is meta, built, start or end."""
         self._do("the model (%s)" % when, lambda parts: parts.model(module, when))
 
+    def built(self, module: object) -> None:
+        """Record the model that training would start with: tensors, configuration, modules and adapters."""
+        self._do("the built model", lambda parts: parts.built(module))
+
     def optimizer_made(self, optimizer: object) -> None:
         """Follow an optimizer that was made before `install`."""
         self._do("an optimizer", lambda parts: parts.optimizer_made(optimizer))

@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 import checks
 from checks.check import Check, Progress, evaluate
 from checks.verdict import Caught, Outcome, Part
-from tests.checks import loaded_runs, tiny_release
+from tests.checks import built_runs, loaded_runs, tiny_release
 from tests.checks.export_pairs import write_llama
 from tests.checks.test_image import Image
 from tests.checks.trained_runs import train_all
@@ -41,6 +41,11 @@ def load_inputs(folder: Path) -> dict[str, Any]:
     return {"run": loaded_runs.recorded(folder / "run", model, dtype="bfloat16"), "model": release}
 
 
+def build_inputs(folder: Path) -> dict[str, Any]:
+    release = write_llama(folder / "release")
+    return {"run": built_runs.built(folder / "run", release), "model": release}
+
+
 def optimizer_step_inputs(folder: Path) -> dict[str, Any]:
     return {"run": train_all(folder, {"clean": {}})["clean"]}
 
@@ -48,6 +53,7 @@ def optimizer_step_inputs(folder: Path) -> dict[str, Any]:
 CLEAN: dict[str, Callable[[Path], dict[str, Any]]] = {
     "image": image_inputs,
     "data": data_inputs,
+    "build": build_inputs,
     "load": load_inputs,
     "export": export_inputs,
     "optimizer_step": optimizer_step_inputs,

@@ -21,7 +21,7 @@ def test_every_entry_is_valid_and_every_plant_is_used() -> None:
 
 def test_each_check_has_planted_faults_and_a_clean_counterpart() -> None:
     corpus = load_corpus(HERE)
-    for check in ("image", "data", "load", "optimizer_step", "export"):
+    for check in ("image", "data", "build", "load", "optimizer_step", "export"):
         assert any(expected.check == check for entry in corpus.entries for expected in entry.expect)
         assert any(entry.clean and check in entry.checks for entry in corpus.entries)
         quick = [entry for entry in corpus.entries if entry.quick and check in entry.checks]

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plumbline_mcp.findings.questions import Question, Submission
-from plumbline_mcp.findings.recompute import data, export, image, load, optimizer_step
+from plumbline_mcp.findings.recompute import build, data, export, image, load, optimizer_step
 from plumbline_mcp.findings.recompute.reading import Cannot
 
 _RECOMPUTES: dict[str, Callable[[Path, Question], Submission]] = {
+    "build": build.recompute,
     "data": data.recompute,
     "export": export.recompute,
     "image": image.recompute,

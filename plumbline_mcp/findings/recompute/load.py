@@ -1,7 +1,6 @@
 """The question of the check *load*, answered anew: does every tensor equal the original after the load?"""
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,15 +9,26 @@ import numpy as np
 
 from plumbline_mcp.findings.questions import Question, Submission
 from plumbline_mcp.findings.recompute.answer import Answer, Flaw, Level, unknown
-from plumbline_mcp.findings.recompute.decoding import DTYPES, Floats, encode, round_to
+from plumbline_mcp.findings.recompute.decoding import DTYPES, encode, round_to
 from plumbline_mcp.findings.recompute.difference import named_difference
-from plumbline_mcp.findings.recompute.frequencies import ULPS, inverse_frequencies
+from plumbline_mcp.findings.recompute.frequencies import inverse_frequencies
 from plumbline_mcp.findings.recompute.load_reference import (
-    Reference,
     Wanted,
     can_be,
     reference_of,
     require_readable,
+)
+from plumbline_mcp.findings.recompute.model_parts import (
+    ROTARY,
+    Held,
+    against_formula,
+    dtype_flaws,
+    name_flaws,
+    pairs,
+    rank_flaws,
+    replica_flaws,
+    shape_flaws,
+    tie_flaws,
 )
 from plumbline_mcp.findings.recompute.model_record import (
     Box,
@@ -30,7 +40,7 @@ from plumbline_mcp.findings.recompute.model_record import (
     whole_of,
 )
 from plumbline_mcp.findings.recompute.names_map import NamesMap
-from plumbline_mcp.findings.recompute.reading import Cannot, Record, first_record, place_in
+from plumbline_mcp.findings.recompute.reading import Cannot, first_record, place_in
 from plumbline_mcp.findings.recompute.recipe import pack_folder
 from plumbline_mcp.findings.recompute.release import Weights
 
@@ -39,23 +49,10 @@ LOADS = ("loaded-1", "loaded-2")
 
 
 @dataclass(frozen=True)
-class _Load:
+class _Load(Held):
     """A recorded load beside the release; ``held`` is what the last load left."""
 
-    record: Record
     moments: Moments = field(repr=False)
-    held: dict[str, list[Entry]] = field(repr=False)
-    reference: Reference = field(repr=False)
-
-    @property
-    def loadable(self) -> dict[str, list[Entry]]:
-        """Parameters and saved buffers."""
-        return {name: entries for name, entries in self.held.items() if entries[0].loadable}
-
-    @property
-    def level(self) -> Level:
-        """What a misfit means: of a model type that the map does not cover it decides nothing."""
-        return "fail" if self.reference.covers else "inconclusive"
 
 
 def recompute(folder: Path, question: Question) -> Submission:
@@ -70,7 +67,7 @@ def recompute(folder: Path, question: Question) -> Submission:
     require_readable(weights)
     moments = read_moments(record)
     answer = Answer(PARTS)
-    answer.add(_ranks(record, moments))
+    answer.add(rank_flaws(record, moments, LOADS))
     last = next((when for when in reversed(LOADS) if when in moments), None)
     if last is None:
         answer.add([unknown("names", "nothing-recorded", "no rank recorded a loaded model")])
@@ -79,78 +76,21 @@ def recompute(folder: Path, question: Question) -> Submission:
     pack = pack_folder(folder, question, record)
     names = NamesMap.of(pack, str(weights.config.get("model_type", "")), versions)
     reference = reference_of(weights, names, record.settings.get("dtype"), moments[last])
-    load = _Load(record, moments, moments[last], reference)
+    load = _Load(record, moments[last], reference, moments)
     with np.errstate(invalid="ignore", over="ignore"):
         _judge(answer, load)
     return answer.submission(f"{len(load.loadable)} tensors of {record.world_size} ranks")
 
 
 def _judge(answer: Answer, load: _Load) -> None:
-    answer.add(_names(load))
-    answer.add(_shapes(load))
-    answer.add(_dtypes(answer, load))
+    answer.add(name_flaws(load))
+    answer.add(shape_flaws(load))
+    answer.add(dtype_flaws(answer, load))
     answer.add(_values(answer, load))
     answer.add(_filled(load))
     answer.add(_buffers(load))
-    answer.add(_ties(load))
-    answer.add(_replicas(load))
-
-
-def _ranks(record: Record, moments: Moments) -> Iterator[Flaw]:
-    for rank in range(record.world_size):
-        known = {entry.rank for when in LOADS for held in moments.get(when, {}).values() for entry in held}
-        if not record.ended_well(rank):
-            code = "rank-stopped" if record.was_stopped(rank) else "rank-died"
-            yield Flaw("ranks", code, {"rank": rank})
-        elif rank not in known:
-            failed = rank in record.rank_folders and record.recorder_failed(rank)
-            code = "recorder-failed" if failed else "nothing-recorded"
-            yield unknown("ranks", code, f"rank {rank} left no whole record of a load", rank=rank)
-
-
-def _names(load: _Load) -> Iterator[Flaw]:
-    model, reference = load.loadable, load.reference
-    computed = any(n.endswith("rotary_emb.inv_freq") and not e[0].loadable for n, e in load.held.items())
-    head = reference.tied[1] if reference.tied else None
-    for name in reference.wanted:
-        stored = computed and name.endswith("rotary_emb.inv_freq")
-        if name not in model and name not in reference.unbuilt and name != head and not stored:
-            yield Flaw(
-                "names", "tensor-missing", {"tensor": name}, level=load.level, why=f"{name} is missing"
-            )
-    for name in sorted(model):
-        if name not in reference.wanted:
-            yield Flaw("names", "tensor-unexpected", {"tensor": name}, level=load.level, why=f"no {name}")
-
-
-def _pairs(load: _Load) -> Iterator[tuple[Wanted, list[Entry]]]:
-    """Every parameter that both sides have in one shape, by name."""
-    for name, entries in sorted(load.loadable.items()):
-        wanted = load.reference.wanted.get(name)
-        if wanted is not None and wanted.shape == entries[0].shape:
-            yield wanted, entries
-
-
-def _shapes(load: _Load) -> Iterator[Flaw]:
-    for name, entries in sorted(load.loadable.items()):
-        wanted = load.reference.wanted.get(name)
-        if wanted is not None and wanted.shape != entries[0].shape:
-            where = {"tensor": name, "rank": entries[0].rank}
-            found, bound = str(list(entries[0].shape)), str(list(wanted.shape))
-            yield Flaw("shapes", "shape-differs", where, found, bound, load.level)
-
-
-def _dtypes(answer: Answer, load: _Load) -> Iterator[Flaw]:
-    counts: Counter[str] = Counter()
-    for wanted, entries in _pairs(load):
-        counts[str(entries[0].line.get("dtype"))] += 1
-        wrong = next((entry for entry in entries if entry.dtype not in wanted.dtypes), None)
-        if wrong is not None:
-            where = {"tensor": wanted.name, "rank": wrong.rank}
-            bound = " or ".join(wanted.dtypes)
-            yield Flaw("dtypes", "dtype-differs", where, wrong.dtype, bound, load.level)
-    for dtype, count in counts.items():
-        answer.measured("dtypes", f"tensors in {dtype}", count)
+    answer.add(tie_flaws(load))
+    answer.add(replica_flaws(load))
 
 
 def _values(answer: Answer, load: _Load) -> Iterator[Flaw]:
@@ -158,7 +98,7 @@ def _values(answer: Answer, load: _Load) -> Iterator[Flaw]:
     digests: dict[tuple[str, tuple[int, ...], str], str] = {}
     suspects: list[tuple[Wanted, list[Entry], list[Entry]]] = []
     elements = 0
-    for wanted, entries in _pairs(load):
+    for wanted, entries in pairs(load):
         reason = _undecided(load, wanted, entries)
         if reason:
             yield unknown("values", "values-undecided", f"{wanted.name}: {reason}"[:300], tensor=wanted.name)
@@ -298,8 +238,8 @@ def _buffers(load: _Load) -> Iterator[Flaw]:
         if entries[0].loadable:
             continue
         shown, reason = _against_records(entries, built.get(name, []), first.get(name, []))
-        if not reason and name.endswith(("rotary_emb.inv_freq", "rotary_emb.original_inv_freq")):
-            told = _against_formula(entries[0], frequencies)
+        if not reason and name.endswith(ROTARY):
+            told = against_formula(entries[0], frequencies)
             shown, reason = shown or told is not None, told or reason
         if reason:
             yield Flaw("buffers", "buffer-changed", {"tensor": name, "rank": entries[0].rank}, reason)
@@ -326,65 +266,6 @@ def _against_records(entries: list[Entry], built: list[Entry], first: list[Entry
         elif entry.rank in earlier and earlier[entry.rank].sha256 != entry.sha256:
             return True, "differs between two loads"
     return shown, ""
-
-
-def _against_formula(entry: Entry, frequencies: Floats | None) -> str | None:
-    """Why a rotary buffer is not its formula's, empty where it is; None where there is none to compare."""
-    values, sampled = entry.values(), entry.sample()
-    if frequencies is None or entry.dtype != "F32" or (values is None and sampled is None):
-        return None
-    if entry.shape != frequencies.shape:
-        return "has another length than the configuration gives"
-    wanted = frequencies
-    if values is None and sampled is not None:
-        wanted, values = frequencies[:: sampled[0]], sampled[1]
-    allowed = ULPS * 2.0**-23 * np.abs(wanted)
-    same = (
-        values is not None
-        and values.shape == wanted.shape
-        and bool(np.all(np.abs(values - wanted) <= allowed))
-    )
-    return "" if same else "is not what the configuration gives"
-
-
-def _ties(load: _Load) -> Iterator[Flaw]:
-    """What the configuration ties shares memory, and nothing else does."""
-    tied = load.reference.tied
-    if tied is not None:
-        embedding, head = tied
-        partners = {entry.rank: entry for entry in load.held.get(embedding, [])}
-        if head not in load.held:
-            yield unknown("ties", "head-not-recorded", f"the model has no {head}", tensor=head)
-        for entry in load.held.get(head, []):
-            partner = partners.get(entry.rank)
-            shares = entry.same_as == embedding or (partner is not None and partner.same_as == head)
-            if not shares and entry.elements:
-                yield Flaw("ties", "not-tied", {"tensor": head, "rank": entry.rank})
-                break
-    for name, entries in sorted(load.loadable.items()):
-        shared = next((e for e in entries if e.same_as and {name, e.same_as} != set(tied or ())), None)
-        if shared is not None:
-            where = {"tensor": name, "rank": shared.rank}
-            yield Flaw("ties", "storage-shared", where, str(shared.same_as)[:200])
-
-
-def _replicas(load: _Load) -> Iterator[Flaw]:
-    """Every rank has every tensor, and one part is the same wherever it is held."""
-    ranks = {entry.rank for entries in load.held.values() for entry in entries}
-    for name, entries in sorted(load.held.items()):
-        absent = ranks - {entry.rank for entry in entries}
-        if absent:
-            yield Flaw("replicas", "tensor-absent", {"tensor": name, "rank": min(absent)})
-            continue
-        first: dict[Box | None, Entry] = {}
-        for entry in entries:
-            known = first.setdefault(entry.box, entry)
-            if (entry.dtype, entry.sha256) != (known.dtype, known.sha256):
-                where = {"tensor": name, "rank": entry.rank}
-                yield Flaw(
-                    "replicas", "replicas-differ", where, str(entry.sha256)[:12], str(known.sha256)[:12]
-                )
-                break
 
 
 def _disagrees(entry: Entry) -> bool:

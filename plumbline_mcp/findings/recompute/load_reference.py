@@ -14,8 +14,8 @@ from plumbline_mcp.findings.recompute.names_map import Made, NamesMap
 from plumbline_mcp.findings.recompute.reading import Cannot
 from plumbline_mcp.findings.recompute.release import Weights, is_wide, stated_dtype
 
-_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed.weight", "word_embeddings.weight")
-_HEADS = ("lm_head.weight", "head.weight")
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed.weight", "word_embeddings.weight")
+HEADS = ("lm_head.weight", "head.weight")
 _LOSSLESS = {
     "BF16": ("F32", "F64"),
     "F16": ("F32", "F64"),
@@ -139,9 +139,9 @@ def _dtypes(
 def _pair(weights: Weights, made: dict[str, Made]) -> tuple[str, str] | None:
     """The parameters that are the token embedding and the output head."""
     embedding = next(
-        (n for n in weights.files if any(n == e or n.endswith(f".{e}") for e in _EMBEDDINGS)), None
+        (n for n in weights.files if any(n == e or n.endswith(f".{e}") for e in EMBEDDINGS)), None
     )
-    head = next((name for name in weights.files if name in _HEADS), _HEADS[0])
+    head = next((name for name in weights.files if name in HEADS), HEADS[0])
     whole = {one.tensors[0]: name for name, one in made.items() if len(one.tensors) == 1 and one.parts == 1}
     if embedding is None or embedding not in whole:
         return None
@@ -154,7 +154,7 @@ def _ties(weights: Weights) -> bool | None:
     said = weights.config.get("tie_word_embeddings", below)
     if isinstance(said, bool):
         return said
-    return None if any(name in _HEADS for name in weights.files) else True
+    return None if any(name in HEADS for name in weights.files) else True
 
 
 def _raw_differs(weights: Weights, one: Wanted, other: Wanted) -> bool:

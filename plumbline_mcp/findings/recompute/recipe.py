@@ -139,13 +139,20 @@ class Recipe:
             return True
         return module not in self.classes if module else None
 
+    def adapter_rank(self, module: str) -> int:
+        """Rows of a layer's A; 0 without an adapter."""
+        lora = self.lora
+        if lora is None:
+            return 0
+        return int(_matched(lora.get("rank_pattern"), module, lora.get("r", lora.get("rank", 8))))
+
     def adapter_scaling(self, module: str) -> float | None:
         """alpha / r of a layer, alpha / sqrt(r) with rank-stabilised LoRA; None without an adapter."""
         lora = self.lora
         if lora is None:
             return None
         alpha = _matched(lora.get("alpha_pattern"), module, lora.get("alpha", lora.get("lora_alpha", 8.0)))
-        rank = _matched(lora.get("rank_pattern"), module, lora.get("r", lora.get("rank", 8)))
+        rank = self.adapter_rank(module)
         return alpha / (math.sqrt(rank) if lora.get("use_rslora") else rank) if rank > 0 else None
 
 

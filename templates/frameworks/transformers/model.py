@@ -142,6 +142,18 @@ def freeze(model: torch.nn.Module, settings: dict) -> None:
             parameter.requires_grad_(False)
 
 
+def placed(trainer: object, settings: dict) -> torch.nn.Module:
+    """A trainer's model as its first step has it: in training mode, and as its ranks share it.
+
+    Trainer's own step begins with ``model.train()``; DistributedDataParallel sends the first rank's
+    parameters and buffers to the others.
+    """
+    trainer.model.train()
+    if layout_of(settings) != "ddp":
+        return trainer.model
+    return trainer.accelerator.prepare_model(trainer.model)
+
+
 def adapter_config(settings: dict) -> object:
     """The recipe's adapter as peft's LoraConfig, None without one."""
     if not settings.get("lora"):

@@ -3,6 +3,7 @@
 from datasets import Dataset
 from plumbline_binding.encoding import read_tokenizer
 from plumbline_binding.filling import filled
+from plumbline_binding.model import adapter_config
 from plumbline_binding.supervised import model_options, parse
 from trl import SFTTrainer
 
@@ -19,7 +20,7 @@ def load(job: dict, recorder: object, number: int) -> "list[str]":
 
 
 def sft_trainer(job: dict) -> SFTTrainer:
-    """The trainer with the release's model and nothing to train on."""
+    """The trainer with the release's model, the recipe's adapter if it has one, and nothing to train on."""
     arguments = parse(job)
     arguments.model_init_kwargs = model_options(job)
     return SFTTrainer(
@@ -27,4 +28,5 @@ def sft_trainer(job: dict) -> SFTTrainer:
         args=arguments,
         train_dataset=Dataset.from_dict(READY),
         processing_class=read_tokenizer(job),
+        peft_config=adapter_config(job["settings"]),
     )

@@ -22,6 +22,7 @@ from plumbline_mcp.engines.local.engine import LocalEngine
 from plumbline_mcp.workspace import Workspace
 from tests.checks import test_data_runs as data_runs
 from tests.checks import tiny_release
+from tests.checks.built_runs import build_check, built
 from tests.checks.export_pairs import export_check, write_llama
 from tests.checks.loaded_runs import RunWriter, load_check
 from tests.checks.trained_runs import seal, train_all
@@ -29,7 +30,7 @@ from tests.plumbline_mcp.engines.small_pack import launch
 from tests.plumbline_mcp.engines.waiting import WAITING, said_pid, until
 
 LIMIT_S = 6
-CHECKS = ("data", "export", "load", "optimizer_step")
+CHECKS = ("build", "data", "export", "load", "optimizer_step")
 BIG = "open(output + '/big', 'wb').write(__import__('os').urandom(3_000_000))\n"
 TALKS = "import sys\nprint('loading shard 3', file=sys.stderr, flush=True)\n"
 
@@ -79,6 +80,8 @@ def judged(
             return export_check(release, job, framework=str(job.parents[2] / "pack"))
         if check == "load":
             return load_check(_as(RunWriter(run, dtype="bfloat16").seal(), job), release)
+        if check == "build":
+            return build_check(_as(built(run, release), job), release)
         if check == "optimizer_step":
             return evaluate(STEP, StepInputs(run=_as(Path(shutil.copytree(trained, run)), job)))
         rows = data_runs.write_run(run, {0: tiny_release.rows()})

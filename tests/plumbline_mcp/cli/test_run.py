@@ -96,7 +96,9 @@ def test_a_missing_input_is_named_as_its_option(tmp_path: Path) -> None:
     assert "needs --workload" in ended.stderr
 
 
-@pytest.mark.parametrize("procedure", ["rows", "export", "dry_run", "load", "train_step", "first_run"])
+@pytest.mark.parametrize(
+    "procedure", ["rows", "export", "dry_run", "build", "load", "train_step", "first_run"]
+)
 def test_the_next_command_is_one_that_takes_the_run(procedure: str, tmp_path: Path) -> None:
     """It is typed as printed; it gets as far as the inputs, which are not there."""
     inputs = {"model": tmp_path / "a model", "workload": tmp_path / "it's.jsonl", "template": tmp_path / "t"}

@@ -75,7 +75,7 @@ def test_the_embedded_release_passes_every_check_and_is_reported(tmp_path: Path)
     told: list[tuple[float, float | None, str]] = []
     result = scanned(workspace, progress=lambda *step: told.append(step))
     assert result.outcome is Outcome.PASS, [verdict.reason for verdict in result.verdicts]
-    judged = ["image", "data", "load", "optimizer_step", "export"]
+    judged = ["image", "data", "build", "load", "optimizer_step", "export"]
     assert [verdict.check for verdict in result.verdicts] == judged
     assert result.dry_run is not None
     assert result.dry_run.started
@@ -86,11 +86,11 @@ def test_the_embedded_release_passes_every_check_and_is_reported(tmp_path: Path)
     signed = {v.check: v.approval for v in result.verdicts}
     assert signed == {
         "image": "none",
-        **dict.fromkeys(("data", "load", "export"), task.id),
+        **dict.fromkeys(("data", "build", "load", "export"), task.id),
         "optimizer_step": plan.id,
     }
     procedures = [run.job.procedure for run in workspace.runs_list()][::-1]
-    assert procedures == ["dry_run", "rows", "load", "export", "first_run", "train_step"]
+    assert procedures == ["dry_run", "rows", "build", "load", "export", "first_run", "train_step"]
     assert result.findings == ()
     labels = next(part for part in result.verdicts[1].parts if part.name == "labels")
     assert labels.coverage is not None
@@ -182,7 +182,7 @@ def test_a_no_ends_the_scan_with_nothing_started(tmp_path: Path) -> None:
 
     result = scanned(workspace, reviewer=no)
     assert result.outcome is Outcome.NOT_EVALUATED
-    assert result.not_reached == ("image", "data", "load", "optimizer_step", "export")
+    assert result.not_reached == ("image", "data", "build", "load", "optimizer_step", "export")
     assert result.stopped.startswith(f"task {asked[0].id} is rejected: the answer on the terminal was no")
     assert len(asked) == 1
     assert not workspace.runs_list()

@@ -61,7 +61,7 @@ def test_a_pack_has_the_steps_of_its_procedures(tmp_path: Path) -> None:
     assert [step.name for step in steps_for(pack)] == ["image", "data", "export"]
     with pytest.raises(UsageError, match="has no step 'load'"):
         steps_for(pack, ("load",))
-    assert {"image", "dry_run", "data", "load", "optimizer_step", "export"} == set(step_names())
+    assert {"image", "dry_run", "data", "build", "load", "optimizer_step", "export"} == set(step_names())
 
 
 @pytest.mark.parametrize("framework", ["transformers", "trl"])

@@ -19,6 +19,7 @@ from plumbline_mcp.scan.example_release import build
 from plumbline_mcp.server import build_server
 from plumbline_mcp.workspace import Workspace
 from tests.checks import loaded_runs
+from tests.checks.built_runs import built
 from tests.checks.trained_runs import train_all
 from tests.plumbline_mcp.server.test_tools import ERAS
 
@@ -41,7 +42,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     train_all(folder, {"not-clipped": {"fault": "not_clipped"}})
     load_with_swapped_experts(folder / "release", folder / "loaded")
+    built(folder / "built", folder / "release", windows_left_out)
     return folder
+
+
+def windows_left_out(model: Any) -> None:
+    """Attention that sees everything where the release has a window."""
+    model.model.layers[0].self_attn.sliding_window = None
 
 
 def load_with_swapped_experts(release: Path, run: Path) -> None:
@@ -68,6 +75,7 @@ def arguments(files: Path) -> dict[str, dict[str, Any]]:
         },
         "export": {"original": str(files / "release"), "export": str(files / "export")},
         "image": {"python": sys.executable, "framework": "transformers"},
+        "build": {"run": str(files / "built"), "model": str(files / "release")},
         "load": {"run": str(files / "loaded"), "model": str(files / "release")},
         "optimizer_step": {"run": str(files / "not-clipped")},
     }
@@ -114,6 +122,9 @@ async def test_every_check_judges_real_files_and_its_verdict_is_stored(
     assert found["export"]["next"] == "mend the first problem, then check_export with the same arguments"
     codes = {(one["part"], one["code"]) for one in found["export"]["problems"] if one["outcome"] == "fail"}
     assert codes == {("generation_config", "file-missing")}
+    [window] = found["build"]["problems"]
+    assert window["code"] == "value-differs"
+    assert "sliding_window" in json.dumps(window)
     [swapped] = found["load"]["problems"]
     assert swapped["code"] == "permuted"
     assert "model.layers.1.mlp.experts.down_proj" in json.dumps(swapped)

@@ -278,7 +278,8 @@ async def test_the_dry_run_of_transformers_runs_as_it_was_signed(tmp_path: Path)
     async def play(agent: Agent) -> None:
         task = await agent.call("task_draft", target=str(real.target))
         assert task["covers"][:3] == ["dry run", "no-training checks", "first run"]
-        assert [job["name"] for job in task["jobs"]] == ["dry_run", "rows", "load", "export", "first_run"]
+        jobs = ["dry_run", "rows", "build", "load", "export", "first_run"]
+        assert [job["name"] for job in task["jobs"]] == jobs
         real.approve(task["ticket"])
         started = await agent.call("job_start", ticket=task["ticket"], job="dry_run")
         await ended(real, started["run_id"])

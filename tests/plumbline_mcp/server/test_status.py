@@ -89,7 +89,7 @@ async def test_a_run_without_a_verdict_waits_and_is_the_next_to_be_judged(worksp
     new = ran(workspace, "train_step")
     found = await steps_of(workspace)
     assert (found["latest"], found["run"], found["waiting"]) == (passed, old, [new])
-    for name in ("image", "data", "load", "export"):
+    for name in ("image", "data", "build", "load", "export"):
         workspace.add_verdict(Verdict(check=name, outcome=PASS, reason=""), {})
     assert (await status_of(workspace))["next"] == f'check_optimizer_step(run="{new}")'
     judged(workspace, new, Outcome.NOT_EVALUATED, named=False)

@@ -15,10 +15,10 @@ from plumbline_mcp.server.roles import Role
 from plumbline_mcp.server.views import ProblemView, VerdictView
 from tests.snapshots import seen as snapshots
 
-VISIBLE_LIMIT = 22_500
-"""Bytes of names, descriptions and input schemas: about 5,600 tokens of every conversation."""
-LIST_LIMIT = 55_500
-"""Bytes of the whole `tools/list`, output schemas included: about 13,700 tokens."""
+VISIBLE_LIMIT = 22_500 + 790
+"""Bytes of names, descriptions and input schemas (790 are check_build's): about 5,800 tokens in all."""
+LIST_LIMIT = 55_500 + 1_385
+"""Bytes of the whole `tools/list`, output schemas included, 1,385 for check_build: about 14,000 tokens."""
 INSTRUCTION_LINES = 10
 
 EXPECTED = {

@@ -13,6 +13,7 @@ from tests.checks.test_export_adapters import _adapter, _merged
 from tests.checks.test_optimizer_step import BROKEN, BROKEN_PAIRS, CLEAN, CLEAN_PAIRS
 from tests.checks.trained_runs import train_all
 from tests.plumbline_mcp.findings.recompute import judged
+from tests.plumbline_mcp.findings.recompute.builds import judged_builds
 from tests.plumbline_mcp.findings.recompute.judged import Judged, Tensors
 
 CLEAN_ONES = (
@@ -117,6 +118,12 @@ def _other_rank(folder: Path, release: Path) -> Path:
     for when in ("loaded-1", "loaded-2"):
         run.model(model, when, rank=1)
     return run.seal()
+
+
+@pytest.fixture(scope="session")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judged]:
+    """Builds of tiny releases, right and wrong."""
+    return judged_builds(tmp_path_factory.mktemp("builds"))
 
 
 def _dropped(tensors: Tensors) -> None:

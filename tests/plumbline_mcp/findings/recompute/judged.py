@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from checks import data, export, load, optimizer_step
+from checks import build, data, export, load, optimizer_step
 from checks.check import evaluate
 from checks.verdict import Outcome, Problem, Verdict
 from plumbline_mcp.findings.comparison import Comparison, compare
@@ -86,6 +86,14 @@ def load_run(run: Path, release: Path) -> Judged:
     return Judged(
         run.parent.name, verdict, run.parent, Question(check="load", records=(run.name,), files=files)
     )
+
+
+def build_run(run: Path, release: Path, **inputs: Any) -> Judged:
+    """A sealed build; the release lies beside it."""
+    verdict = evaluate(build.CHECK, build.BuildInputs(run=run, model=release, **inputs))
+    files = {"model": release.relative_to(run.parent).as_posix()}
+    asked = Question(check="build", records=(run.name,), files=files)
+    return Judged(run.parent.name, verdict, run.parent, asked)
 
 
 def exported(folder: Path, **more: str) -> Judged:

@@ -15,10 +15,14 @@ MANY = 40
 
 @pytest.fixture(scope="session")
 def everything(
-    trained: dict[str, Judged], loads: dict[str, Judged], exports: dict[str, Judged], dumps: dict[str, Judged]
+    trained: dict[str, Judged],
+    builds: dict[str, Judged],
+    loads: dict[str, Judged],
+    exports: dict[str, Judged],
+    dumps: dict[str, Judged],
 ) -> list[Judged]:
     """Every record whose verdict decides, failures first."""
-    found = [*trained.values(), *loads.values(), *exports.values(), *dumps.values()]
+    found = [*trained.values(), *builds.values(), *loads.values(), *exports.values(), *dumps.values()]
     decided = [one for one in found if one.verdict.outcome in (Outcome.PASS, Outcome.FAIL)]
     return sorted(decided, key=lambda one: one.verdict.outcome is Outcome.PASS)
 

@@ -186,13 +186,15 @@ def test_numbers_that_are_none_never_pass(single: dict[str, Path], tmp_path: Pat
 
 
 def test_records_of_random_bytes_are_answered_and_never_raise(
-    single: dict[str, Path], loads: dict[str, Judged], tmp_path: Path
+    single: dict[str, Path], builds: dict[str, Judged], loads: dict[str, Judged], tmp_path: Path
 ) -> None:
     random = Random(7)
+    build = shutil.copytree(builds["gpt-oss"].folder, tmp_path / "build")
     load = shutil.copytree(loads["clean"].folder, tmp_path / "load")
     shutil.copytree(single["adamw"], tmp_path / "training" / "record-1")
     asked = Question(check="optimizer_step", records=("record-1",))
-    for folder, question in ((load, loads["clean"].asked), (tmp_path / "training", asked)):
+    folders = {build: builds["gpt-oss"].asked, load: loads["clean"].asked, tmp_path / "training": asked}
+    for folder, question in folders.items():
         run = folder / "record-1"
         files = [path for path in run.rglob("*") if path.suffix in (".json", ".jsonl", ".safetensors")]
         for _ in range(20):
@@ -205,6 +207,35 @@ def test_records_of_random_bytes_are_answered_and_never_raise(
             seal(run)
             assert recompute(folder, question).reason
             path.write_bytes(right)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"attention_bias": None}, "config-unknown"),
+        ({"model_type": "unheard_of"}, "value-unknown"),
+        ({"rope_parameters": {"rope_type": "unheard_of", "rope_theta": 1e4}}, "buffer-unknown"),
+    ],
+)
+def test_what_a_configuration_does_not_give_of_a_build_is_no_pass(
+    builds: dict[str, Judged], tmp_path: Path, change: dict[str, Any], code: str
+) -> None:
+    one = builds["clean"]
+    folder = shutil.copytree(one.folder, tmp_path / "build")
+    config = json.loads((folder / "release" / "config.json").read_text()) | change
+    stated = {key: value for key, value in config.items() if value is not None}
+    (folder / "release" / "config.json").write_text(json.dumps(stated))
+    answer = recompute(folder, one.asked)
+    assert answer.outcome != "pass"
+    assert code in {problem.code for problem in answer.problems}
+
+
+def test_modules_that_were_not_recorded_decide_nothing(builds: dict[str, Judged], tmp_path: Path) -> None:
+    one = builds["clean"]
+    folder = shutil.copytree(one.folder, tmp_path / "build")
+    (folder / "record-1" / "records/rank-00000/built.jsonl").unlink()
+    seal(folder / "record-1")
+    assert recompute(folder, one.asked).outcome == "inconclusive"
 
 
 def test_what_has_no_recomputation_says_so() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from checks.verdict import Outcome
 from plumbline_mcp.findings.comparison import Result
+from tests.plumbline_mcp.findings.recompute import builds as built
 from tests.plumbline_mcp.findings.recompute.conftest import (
     BROKEN_ONES,
     BROKEN_TWOS,
@@ -56,6 +57,16 @@ def test_a_clean_load(loads: dict[str, Judged], name: str) -> None:
 @pytest.mark.parametrize("name", [*LOADS, "one-rank"])
 def test_a_wrong_load(loads: dict[str, Judged], name: str) -> None:
     assert_same(loads[name], Outcome.FAIL)
+
+
+@pytest.mark.parametrize("name", built.RIGHT)
+def test_a_clean_build(builds: dict[str, Judged], name: str) -> None:
+    assert_same(builds[name], Outcome.PASS)
+
+
+@pytest.mark.parametrize("name", [*built.WRONG, *built.ADAPTED, *built.WRONG_OSS, *built.MORE])
+def test_a_wrong_build(builds: dict[str, Judged], name: str) -> None:
+    assert_same(builds[name], Outcome.FAIL)
 
 
 @pytest.mark.parametrize("name", ["clean", "mxfp4", "merged"])
