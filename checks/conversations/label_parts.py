@@ -4,6 +4,7 @@ from collections import defaultdict
 
 from checks.conversations.labels import LabelledRow, label_problems, stop_problems, undecided_problems
 from checks.conversations.loss_edges import (
+    negative_problems,
     outside_problems,
     unlabelled,
     unlabelled_problems,
@@ -27,7 +28,12 @@ def labels_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
             reason="the rows hold no labels",
             coverage=Coverage(judged=0, total=total, unit="rows"),
         )
-    problems = [*weight_problems(case), *outside_problems(case, epochs), *unlabelled_problems(epochs)]
+    problems = [
+        *negative_problems(case),
+        *weight_problems(case),
+        *outside_problems(case, epochs),
+        *unlabelled_problems(epochs),
+    ]
     for row in rows:
         problems += label_problems(row, case.tokenizer)
         problems += undecided_problems(row)

@@ -144,7 +144,7 @@ def _shifted(row: LabelledRow, must: Bools) -> Problem | None:
     own = bool((row.labels[row.supervised] == row.ids[row.supervised]).all())
     for step, words in () if own else ((1, "one ahead of"), (-1, "one behind")):
         values = _moved(row.labels, step)
-        on = values != IGNORED
+        on = values >= 0
         if on.any() and (values[on] == row.ids[on]).all():
             return _shift_problem(row, must, f"labels are {words} their tokens", words)
     if not must.any() or _fits(row, must):

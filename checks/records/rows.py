@@ -59,10 +59,10 @@ class Sequence:
 
     @property
     def supervised(self) -> npt.NDArray[np.bool_]:
-        """bool[T]: the tokens that the loss covers: labelled, with a weight that is not 0."""
+        """bool[T]: the tokens that the loss covers: labelled with a token id, with a weight that is not 0."""
         if self.labels is None:
             return np.zeros(len(self.ids), dtype=bool)
-        labelled: npt.NDArray[np.bool_] = self.labels != IGNORED
+        labelled: npt.NDArray[np.bool_] = self.labels >= 0
         return labelled if self.weights is None else labelled & (self.weights != 0)
 
 
