@@ -52,8 +52,8 @@ def negative_problems(case: Rows) -> list[Problem]:
 def _negative(count: int, value: int, place: Place) -> Problem:
     return Problem(
         code="label-negative",
-        message=f"{count} label(s) below 0 are {value}, where {IGNORED} is what the loss leaves out: it takes "
-        f"{value} for a token, of which no vocabulary has one, and fails or reads what lies elsewhere",
+        message=f"{count} label(s) below 0 are {value}, where {IGNORED} is what the loss leaves out: it "
+        f"takes {value} for a token, which no vocabulary has, and stops or reads what lies elsewhere",
         place=place,
         expected=f"a token id, or {IGNORED} (ignore_index)",
         found=str(value),

@@ -161,7 +161,7 @@ def _aligned(document: Document) -> Document:
         return document
     if document.count > 1:
         raise Cannot("shifted labels of packed sequences are not recomputed here")
-    if document.labels[-1] == IGNORED:
+    if document.labels[-1] < 0:
         weights = None if document.weights is None else np.concatenate([[0.0], document.weights[:-1]])
         return replace(document, labels=np.concatenate([[IGNORED], document.labels[:-1]]), weights=weights)
     positions = document.positions
@@ -216,6 +216,18 @@ def _content(rows: _Rows, first: list[Laid]) -> Iterator[Flaw]:
             index = owner.row.index if owner else None
             turn = owner.row.reply_at(at - start) if owner else None
             yield Flaw("ids/content", "attention-masked", place(document, index, at - start, turn))
+    yield from _seen_padding(rows)
+
+
+def _seen_padding(rows: _Rows) -> Iterator[Flaw]:
+    """Padding before a row under the attention number of the row itself."""
+    for pairs in rows.epochs:
+        for laid in (*pairs.pairs, *pairs.repeated):
+            attention, (start, _) = laid.document.attention, attended(laid.document)
+            if attention is None or not laid.fits or laid.first - (laid.kind == "double-bos") <= start:
+                continue
+            if attention[start] == attention[laid.first]:
+                yield Flaw("ids/content", "padding-attended", place(laid.document, laid.row.index))
 
 
 def _row_content(laid: Laid) -> Iterator[Flaw]:
@@ -325,6 +337,7 @@ def _labels(answer: Answer, rows: _Rows, first: list[Laid]) -> None:
     if all(document.labels is None for document in rows.documents):
         answer.add([unknown("labels", "labels-missing", "the rows hold no labels")])
         return
+    answer.add(_negative(rows))
     answer.add(_weights(rows))
     known = [laid for laid in first if laid.fits and not laid.row.problem]
     for laid in known:
@@ -344,6 +357,20 @@ def _labels(answer: Answer, rows: _Rows, first: list[Laid]) -> None:
     elif not labelled:
         answer.add([unknown("labels", "nothing-labelled", "no row's labels could be judged")])
     _measure(answer, labelled)
+
+
+def _negative(rows: _Rows) -> Iterator[Flaw]:
+    """Labels that are neither tokens nor the ignored one: one flaw for each sequence that holds some."""
+    told = set()
+    for document in rows.documents:
+        labels = document.labels
+        if labels is None or document.sequence in told:
+            continue
+        wrong = np.flatnonzero((labels < 0) & (labels != IGNORED))
+        if len(wrong):
+            told.add(document.sequence)
+            at = int(wrong[0])
+            yield Flaw("labels", "label-negative", place(document, None, at), str(labels[at]))
 
 
 def _weights(rows: _Rows) -> Iterator[Flaw]:

@@ -42,7 +42,7 @@ class Document:
         """bool[n]: labelled, and with a weight that is not 0."""
         if self.labels is None:
             return np.zeros(len(self.ids), bool)
-        return np.asarray((self.labels != IGNORED) & (True if self.weights is None else self.weights != 0))
+        return np.asarray((self.labels >= 0) & (True if self.weights is None else self.weights != 0))
 
 
 def read_run_rows(record: Record) -> tuple[list[Document], bool, set[int]]:

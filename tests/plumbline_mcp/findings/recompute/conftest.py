@@ -211,12 +211,17 @@ def _spoiled(kind: str) -> list[dict[str, Any]]:
         del dump[-1]
     elif kind == "row-cut":
         dump[3] = {"input_ids": ids[:-4], "labels": labels[:-4]}
+    elif kind == "labels-of-minus-one":
+        dump[3]["labels"] = [-1 if label == -100 else label for label in labels]
+    elif kind == "padding-attended":
+        pads, real = [tiny_release.tokenizer().token_to_id("<pad>")] * 5, len(ids)
+        dump[3] = {"input_ids": pads + ids, "labels": [-100] * 5 + labels, "attention_mask": [1] * (real + 5)}
     return dump
 
 
 ROWS = (
     "stop-masked", "first-masked", "user-supervised", "bos-twice", "other-token", "shifted", "row-missing",
-    "row-cut",
+    "row-cut", "labels-of-minus-one", "padding-attended",
 )  # fmt: skip
 
 
