@@ -135,6 +135,8 @@ def _rows(
     conversations = read_conversations(
         place_in(folder, question.files["workload"]), settings["columns"] or {}
     )
+    if settings["supervise"] not in ("all", "last") and any(each.is_weighed for each in conversations):
+        raise Cannot("messages say what they weigh in the loss (weight, train, ...): not recomputed here")
     last_only = settings["supervise"] == "last"
     rows = [release.row(conversation, last_only=last_only) for conversation in conversations]
     if settings["labels"] == "shifted":
@@ -380,6 +382,13 @@ def _weights(rows: _Rows) -> Iterator[Flaw]:
         if weights is not None and not (np.isfinite(weights) & (weights >= 0)).all():
             at = int(np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[0])
             yield Flaw("labels", "weight-invalid", place(document, None, at), str(weights[at]))
+    used = [
+        document.weights[document.supervised] for document in rows.documents if document.weights is not None
+    ]
+    each = np.concatenate(used) if used else np.ones(0)
+    if len(each) and not each.max() <= each.min() * (1 + 2**-22):
+        why = f"supervised tokens weigh from {each.min():g} to {each.max():g}, and nothing here says why"
+        yield unknown("labels", "weight-differs", why)
 
 
 def _measure(answer: Answer, labelled: list[Labelled]) -> None:
