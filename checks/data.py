@@ -83,6 +83,12 @@ class DataCheck(Check[DataInputs, DataCase]):
     Padding before a row needs an ``attention_mask``, since the row's tokens see it otherwise. A mask may
     number the documents of a packed sequence (1, 2, 3, ...): each by itself, from first token to last.
 
+    Messages may say what they weigh in the loss, as fine-tuning formats define it: ``weight`` (OpenAI),
+    ``train`` or ``training`` (axolotl), ``loss`` (ms-swift, XTuner), ``masked`` (torchtune). Whether the
+    framework reads them, the recipe says: ``--supervise marked`` or ``all``. Without it rows that leave such
+    a reply out of the loss are right, and rows that supervise it are inconclusive. Loss weights of the rows
+    have to be equal, up to what the messages say.
+
     Parts: ids/content, ids/order, ids/truncation, ids/positions, ids/packing, ids/coverage, ids/epochs,
     labels, stop; for a run folder also run (what became of each rank).
     """
@@ -131,7 +137,8 @@ class DataCheck(Check[DataInputs, DataCase]):
         stops = stop_tokens(inputs.model, tokenizer)
         templates = templates_of(inputs, used, tokenizer, conversations)
         reference = Reference(templates, tokenizer, stops, inputs.supervise)
-        recipe = recipe_of(used, dump, tokenizer, stops, templates, run.job.world_size if run else 1)
+        ranks = run.job.world_size if run else 1
+        recipe = recipe_of(used, dump, tokenizer, stops, templates, ranks, inputs.supervise)
         rows = rows_of(reference, conversations, dump, recipe, progress)
         context = context_of(inputs, run, dump, used, templates, stop_names(tokenizer, stops), note)
         other = other_template(run, templates, used, tokenizer, conversations)

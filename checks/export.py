@@ -21,6 +21,7 @@ from checks.references.checkpoints.folder import VOCABULARIES, Checkpoint
 from checks.references.checkpoints.header import Unreadable
 from checks.references.checkpoints.merging import Adapter, read_adapter
 from checks.references.checkpoints.naming import Naming, compare_names
+from checks.references.checkpoints.side_files import PROCESSOR_FILES, processors
 from checks.references.checkpoints.sources import (
     Opened,
     evidence,
@@ -53,6 +54,7 @@ PARTS = (
     "generation_config",
     "tokenizer",
     "chat_template",
+    "processor",
     "reload",
 )
 
@@ -105,7 +107,8 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
     generated tokens: beside a generation_config.json, by which generation keeps its cache, it is a note.
     Values that generation takes anyway (``temperature`` 1.0) may be left out of generation_config.json; not
     ``top_k``, without which serving engines sample from all tokens. A chat template that is stated in two
-    files has to be one text, since loaders look in one of them alone.
+    files has to be one text, since loaders look in one of them alone. Processors (of images, audio, video)
+    have to be set as the release's, in files of their own or inside processor_config.json.
     ``output_router_logits``, which TRL 1.16.0 writes as true for mixtures of experts, fails: the model then
     returns another loss where training goes on.
     """
@@ -127,6 +130,7 @@ class ExportCheck(Check[ExportInputs, ExportCase]):
         "generation_config.json",
         "tokenizer.json",
         "chat_template.jinja",
+        "preprocessor_config.json",
     )
     pattern = 6
     example = "plumbline check export --original RELEASE --export EXPORTED"
@@ -352,6 +356,7 @@ def _injected_faults() -> list[InjectedFault[ExportCase]]:
             "a missing generation config", "generation_config", "file-missing", _drop_generation_config
         ),
         InjectedFault("a lost chat template", "chat_template", "template-missing", _drop_chat_template),
+        InjectedFault("a lost processor", "processor", "file-missing", _drop_processor),
     ]
 
 
@@ -381,6 +386,18 @@ def _drop_chat_template(case: ExportCase) -> ExportCase:
     if not count or problems:
         raise NotApplicable("the release has no chat template, or the export has already lost it")
     return replace(case, export=planted.without_chat_template(export))
+
+
+def _drop_processor(case: ExportCase) -> ExportCase:
+    export = _export(case)
+    try:
+        shared = processors(case.original).keys() & processors(export).keys()
+    except Unreadable as error:
+        raise NotApplicable(f"a processor's settings cannot be read: {error}") from error
+    if not shared:
+        raise NotApplicable("no processor is in both")
+    documents = {name: raw for name, raw in export.documents.items() if name not in PROCESSOR_FILES}
+    return replace(case, export=replace(export, documents=documents))
 
 
 CHECK = ExportCheck()

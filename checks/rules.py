@@ -27,6 +27,9 @@ MAX_TEMPLATE_BYTES = 2**20
 """Size of a chat template. Source: the largest of 53 real templates has 17 kB."""
 RENDER_TIMEOUTS = 3
 """Conversations on which a template may run out of time before it is given up."""
+LOSS_WEIGHT_ROUNDING = 2**-22
+"""Relative difference of two recorded loss weights that are the same. Derivation: each is recorded in float32
+and may hold a common factor that was rounded to it: four roundings of 2^-24 at most."""
 MAX_TOKENIZER_BYTES = 2**28
 """Size of tokenizer.json. Source: the largest real one met has 27.9 MB."""
 MAX_WORKLOAD_BYTES = 2**32

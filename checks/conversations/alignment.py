@@ -91,10 +91,19 @@ def _whole(document: Document, row: ExpectedRow, wanted: Ints, terms: Terms) -> 
             if _is_padding(document, same, terms):
                 return document.start, same, False
     before = len(ids) - length
-    padded = before > 0 and document.unmasked and bool(np.array_equal(ids[before:], wanted))
-    if padded and int(ids[0]) in terms.padding and bool((ids[:before] == ids[0]).all()):
+    if before > 0 and np.array_equal(ids[before:], wanted) and _is_left_padding(document, before, terms):
         return document.start + before, length, False
     return None
+
+
+def _is_left_padding(document: Document, before: int, terms: Terms) -> bool:
+    """Whether the tokens before a row are one padding id, repeated.
+
+    Where an attention mask covers them, one that is the row's own first token is a token doubled.
+    """
+    ids = document.ids
+    doubled = not document.unmasked and before == 1 and ids[0] == ids[1]
+    return int(ids[0]) in terms.padding and bool((ids[:before] == ids[0]).all()) and not doubled
 
 
 def _doubled(

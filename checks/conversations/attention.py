@@ -42,8 +42,19 @@ def _hole(case: Rows, document: Document, row: ExpectedRow | None, at: int) -> P
 
 
 def _padding_problems(epochs: Epochs) -> list[Problem]:
-    """Padding before a row: without a mask every token of the row sees it, so a record has to show one."""
-    return [_unmasked(each) for each in epochs.pairs if each.document.unmasked and _is_padded_left(each)]
+    """Padding before a row, where the mask covers it, or where none shows that the row does not see it."""
+    padded = [each for each in epochs.pairs if _is_padded_left(each)]
+    return [
+        _unmasked(each) if each.document.unmasked else _attended(each)
+        for each in padded
+        if not _is_numbered_apart(each)
+    ]
+
+
+def _is_numbered_apart(each: Pair) -> bool:
+    """Whether the mask gives padding another number than the row, which `_number_problems` tells."""
+    attention = each.document.sequence.attention
+    return attention is not None and bool(attention[each.document.start] != attention[each.body[0]])
 
 
 def _is_padded_left(each: Pair) -> bool:
@@ -61,6 +72,19 @@ def _unmasked(each: Pair) -> Problem:
         found="no attention mask",
         next_step="record attention_mask with the rows; a trainer that gives the model none has to pad on "
         "the right",
+    )
+
+
+def _attended(each: Pair) -> Problem:
+    padding = each.body[0] - each.document.start
+    return Problem(
+        code="padding-attended",
+        message=f"{padding} token(s) of padding lie before the row under an attention mask that is not "
+        "0: every token of the row sees them",
+        place=place_of(each.document, each.row),
+        expected="an attention mask that is 0 there",
+        found=f"attention {_number(each.document)}",
+        next_step="let the mask be 0 where the row is padded, or pad on the right",
     )
 
 

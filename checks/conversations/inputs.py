@@ -53,16 +53,18 @@ class DataInputs(Inputs):
     )
     packing: Literal["none", "documents", "wrapped"] | None = Field(
         None,
-        description="whether the recipe packs several whole documents into a sequence (documents), or slices "
-        "the stream of all documents at --max-length, which cuts documents across sequences (wrapped); where "
-        "neither this nor a run says, it packs none",
+        description="whether the recipe packs whole documents into a sequence (documents), or slices the "
+        "stream of all documents at --max-length, across sequences (wrapped); none unless this or a run "
+        "says so",
     )
     shuffle: bool | None = Field(
         None,
-        description="whether the recipe shuffles the rows: then every order is right, else the workload's",
+        description="whether the recipe shuffles the rows; else their order is the workload's",
     )
-    supervise: Literal["all", "last"] = Field(
-        "all", description="which assistant turns the recipe supervises"
+    supervise: Literal["all", "last", "marked"] | None = Field(
+        None,
+        description="which assistant turns the recipe supervises; marked: as messages say (weight: 0, train: "
+        "false); by default all, where none says so",
     )
     labels: Literal["aligned", "shifted"] | None = Field(
         None,

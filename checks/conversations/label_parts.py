@@ -4,12 +4,14 @@ from collections import defaultdict
 
 from checks.conversations.labels import LabelledRow, label_problems, stop_problems, undecided_problems
 from checks.conversations.loss_edges import (
+    negative_problems,
     outside_problems,
     unlabelled,
     unlabelled_problems,
     weight_notes,
     weight_problems,
 )
+from checks.conversations.marks import mark_notes, mark_problems, uneven_problems
 from checks.conversations.rows_case import Epochs, Rows
 from checks.conversations.wrapped_part import first_token_notes
 from checks.references.expected import EITHER, MUST, STOP, Turn
@@ -27,10 +29,17 @@ def labels_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
             reason="the rows hold no labels",
             coverage=Coverage(judged=0, total=total, unit="rows"),
         )
-    problems = [*weight_problems(case), *outside_problems(case, epochs), *unlabelled_problems(epochs)]
+    problems = [
+        *negative_problems(case),
+        *weight_problems(case),
+        *outside_problems(case, epochs),
+        *unlabelled_problems(epochs),
+    ]
     for row in rows:
         problems += label_problems(row, case.tokenizer)
         problems += undecided_problems(row)
+        problems += mark_problems(row, case.recipe)
+    problems += uneven_problems(rows, case.recipe)
     turns = [
         turn for row in rows for turn in row.pair.row.turns if turn.supervised and turn.tokens[0] < row.kept
     ]
@@ -50,7 +59,7 @@ def labels_part(case: Rows, rows: list[LabelledRow], epochs: Epochs) -> Part:
     notes += first_token_notes(case)
     if first := sum(row.pair.row.mask[at] in (MUST, STOP) for row in rows for at in row.cuts):
         notes.append(f"{first:,} tokens to be supervised begin a piece of a split row: nothing predicts them")
-    notes += weight_notes(rows)
+    notes += [*weight_notes(rows), *mark_notes(case)]
     if either := sum(int((row.supervised & (row.mask == EITHER)).sum()) for row in rows):
         notes.append(f"{either} supervised tokens may be so or not: text after a stop token, a next header")
     return part_of(

@@ -141,22 +141,18 @@ def _none_supervised(row: LabelledRow, must: Bools) -> Problem:
 
 def _shifted(row: LabelledRow, must: Bools) -> Problem | None:
     """Labels that fit the row exactly when moved by one token."""
-    for step, words in ((1, "one ahead of"), (-1, "one behind")):
+    own = bool((row.labels[row.supervised] == row.ids[row.supervised]).all())
+    for step, words in () if own else ((1, "one ahead of"), (-1, "one behind")):
         values = _moved(row.labels, step)
-        on = values != IGNORED
-        if not on.any() or (row.labels[row.supervised] == row.ids[row.supervised]).all():
-            continue
-        if (values[on] == row.ids[on]).all():
+        on = values >= 0
+        if on.any() and (values[on] == row.ids[on]).all():
             return _shift_problem(row, must, f"labels are {words} their tokens", words)
+    if not must.any() or _fits(row, must):
+        return None
+    either = row.mask == EITHER
     for step, words in ((1, "one token early"), (-1, "one token late")):
         on = _moved(row.supervised.astype(np.int32), step, 0) == 1
-        either = row.mask == EITHER
-        if (
-            must.any()
-            and (on | either)[must].all()
-            and not (on & ~must & ~either).any()
-            and not _fits(row, must)
-        ):
+        if (on | either)[must].all() and not (on & ~must & ~either).any():
             return _shift_problem(row, must, f"the supervised tokens lie {words}", words)
     return None
 
@@ -249,6 +245,8 @@ def _turn_at(row: LabelledRow, position: int) -> int | None:
 
 def runs(flags: Bools) -> list[tuple[int, int]]:
     """[start, end) of each run of true values."""
+    if not flags.any():
+        return []
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
     return [(int(start), int(end)) for start, end in zip(edges[0::2], edges[1::2], strict=True)]
 

@@ -6,7 +6,7 @@ from checks.conversations.labels import LabelledRow, place_of, runs
 from checks.conversations.pairing import Pair
 from checks.conversations.rows_case import Epochs, Rows, comparable
 from checks.records.documents import Document
-from checks.records.rows import Sequence
+from checks.records.rows import IGNORED, Sequence
 from checks.verdict import Outcome, Place, Problem
 
 
@@ -36,6 +36,30 @@ def weight_problems(case: Rows) -> list[Problem]:
                 )
             )
     return problems
+
+
+def negative_problems(case: Rows) -> list[Problem]:
+    """Labels below 0 that are not the ignored one, in any sequence of any epoch; read as not supervised."""
+    problems = []
+    for sequence, documents in _sequences(case.laid).values():
+        labels = sequence.labels
+        if labels is not None and len(wrong := np.flatnonzero((labels < 0) & (labels != IGNORED))):
+            at = int(wrong[0])
+            problems.append(_negative(len(wrong), int(labels[at]), _sequence_place(sequence, documents, at)))
+    return problems
+
+
+def _negative(count: int, value: int, place: Place) -> Problem:
+    return Problem(
+        code="label-negative",
+        message=f"{count} label(s) below 0 are {value}, where {IGNORED} is what the loss leaves out: it "
+        f"takes {value} for a token, which no vocabulary has, and stops or reads what lies elsewhere",
+        place=place,
+        expected=f"a token id, or {IGNORED} (ignore_index)",
+        found=str(value),
+        next_step=f"let what fills the labels write {IGNORED}; of a loss with another ignore_index, write "
+        f"{IGNORED} in its place into the rows",
+    )
 
 
 def weight_notes(rows: list[LabelledRow]) -> list[str]:

@@ -21,7 +21,7 @@ from checks.records.documents import aligned
 from checks.records.rows import Dump
 from checks.records.runs import RunFolder, file_evidence
 from checks.records.workload import Conversation
-from checks.references.expected import Reference, Templates
+from checks.references.expected import Reference, Supervise, Templates
 from checks.references.packs import load_pack
 from checks.references.rendering import (
     ChatTemplate,
@@ -65,7 +65,7 @@ class Settings:
             "max_length": self.value("max_length"),
             "packing": self.packing(),
             "shuffle": bool(self.value("shuffle", False)),
-            "supervise": self.inputs.supervise,
+            "supervise": self.inputs.supervise or "all",
             "labels": self.value("labels", "aligned"),
             "epochs": self.job.get("epochs"),
         }
@@ -184,6 +184,7 @@ def recipe_of(
     stops: StopTokens,
     templates: Templates,
     world_size: int,
+    supervise: Supervise | None = None,
 ) -> Recipe:
     """The settings as the judge needs them. Raises `BadInput`."""
     padding = {tokenizer.id_of("pad_token"), tokenizer.id_of("eos_token")}
@@ -202,6 +203,7 @@ def recipe_of(
         world_size=world_size,
         terms=terms,
         stops_named=stops.named_by_release,
+        supervise=supervise,
         labelled=any(sequence.labels is not None for sequence in dump.sequences),
         notes=(*_column_notes(dump), *_argument_notes(used["template_kwargs"], templates)),
     )

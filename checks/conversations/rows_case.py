@@ -6,7 +6,7 @@ from checks.conversations.alignment import Fit, Terms
 from checks.conversations.pairing import Pair, Pairing
 from checks.records.documents import Document
 from checks.records.rows import Sequence
-from checks.references.expected import ExpectedRow
+from checks.references.expected import ExpectedRow, Supervise
 from checks.references.tokenization import ReleaseTokenizer
 from checks.verdict import Outcome, Part
 
@@ -16,8 +16,8 @@ class Recipe:
     """The settings that decide the right answer.
 
     ``sequence_length``: where packing slices the stream of all rows (rows themselves are then not cut);
-    ``stops_named``: whether the release's generation_config.json names the stop ids. ``notes``: what the
-    reader of the rows has to say of their columns.
+    ``stops_named``: whether the release's generation_config.json names the stop ids. ``supervise``: which
+    replies are supervised (None: not said). ``notes``: what the reader of the rows says of their columns.
     """
 
     packing: str = "none"
@@ -28,6 +28,7 @@ class Recipe:
     terms: Terms = field(default_factory=Terms)
     stops_named: bool = False
     labelled: bool = True
+    supervise: Supervise | None = "all"
     notes: tuple[str, ...] = ()
 
 

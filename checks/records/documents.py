@@ -52,7 +52,7 @@ def aligned(sequence: Sequence) -> Sequence:
     if labels is None or len(labels) == 0:
         return sequence
     ignored = np.full(1, IGNORED, dtype=np.int32)
-    if labels[-1] == IGNORED:
+    if labels[-1] < 0:
         return replace(
             sequence,
             labels=np.concatenate([ignored, labels[:-1]]),

@@ -59,10 +59,10 @@ class Sequence:
 
     @property
     def supervised(self) -> npt.NDArray[np.bool_]:
-        """bool[T]: the tokens that the loss covers: labelled, with a weight that is not 0."""
+        """bool[T]: the tokens that the loss covers: labelled with a token id, with a weight that is not 0."""
         if self.labels is None:
             return np.zeros(len(self.ids), dtype=bool)
-        labelled: npt.NDArray[np.bool_] = self.labels != IGNORED
+        labelled: npt.NDArray[np.bool_] = self.labels >= 0
         return labelled if self.weights is None else labelled & (self.weights != 0)
 
 
@@ -167,18 +167,31 @@ def _masked_labels(row: Mapping[str, Any], ids: Ints, labels: Ints | None, where
     """The labels (without any, the ids) where every loss mask of the row is on; None without either."""
     for name in LOSS_MASKS:
         if row.get(name) is not None:
-            mask = per_token(row[name], len(ids), f"{where}, {name}")
-            labels = np.where(mask != 0, ids if labels is None else labels, np.int32(IGNORED))
+            value = row[name]
+            on = (
+                _numbers(value, len(ids), f"{where}, {name}") != 0
+                if _is_fractional(value)
+                else per_token(value, len(ids), f"{where}, {name}") != 0
+            )
+            labels = np.where(on, ids if labels is None else labels, np.int32(IGNORED))
     return None if labels is None else labels.astype(np.int32, copy=False)
 
 
 def _weights(row: Mapping[str, Any], length: int, where: str) -> Floats | None:
-    """float32[length]: the product of the weight columns; None without one."""
-    found = [(row[name], f"{where}, {name}") for name in WEIGHTS if row.get(name) is not None]
+    """float32[length]: the product of the weight columns, loss masks of fractions with them; None without."""
+    named = [*WEIGHTS, *(name for name in LOSS_MASKS if _is_fractional(row.get(name)))]
+    found = [(row[name], f"{where}, {name}") for name in named if row.get(name) is not None]
     weights = np.ones(length, dtype=np.float32)
     for value, name in found:
         weights = weights * _numbers(value, length, name)
     return weights if found else None
+
+
+def _is_fractional(mask: Any) -> bool:
+    """Whether a loss mask is written in floating point: then it is also each token's weight."""
+    if isinstance(mask, np.ndarray):
+        return bool(mask.dtype.kind == "f")
+    return isinstance(mask, list) and any(type(each) is float for each in mask)
 
 
 def _numbers(value: Any, length: int, where: str) -> Floats:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from checks.errors import BadInput, NotEvaluated
+from checks.records.turn_marks import MARKS
 from checks.rules import MAX_LINE_BYTES, MAX_ROWS, MAX_WORKLOAD_BYTES
 
 Message = dict[str, Any]
@@ -199,7 +200,8 @@ def _message(entry: Any, where: str) -> Message:
             raise BadInput(
                 f"{where}: unknown speaker {entry['from']!r}", f"known: {', '.join(_SHAREGPT_ROLES)}"
             )
-        entry = {"role": role, "content": entry["value"]}
+        marks = {name: entry[name] for name in MARKS & entry.keys()}
+        entry = {"role": role, "content": entry["value"], **marks}
     if not isinstance(entry.get("role"), str):
         raise BadInput(f"{where} has no role")
     return _named_reasoning({key: item for key, item in entry.items() if item is not None})

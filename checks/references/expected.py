@@ -10,6 +10,7 @@ from tokenizers import Encoding
 
 from checks.check import Progress
 from checks.errors import NotEvaluated
+from checks.records.turn_marks import Mark, mark_of
 from checks.records.workload import Conversation
 from checks.references import sentinels
 from checks.references.rendering import (
@@ -26,7 +27,7 @@ from checks.references.spans import PrefixSpan, Stop, TurnRender, Undecided, pre
 from checks.references.tokenization import ReleaseTokenizer, StopTokens
 from checks.rules import MAX_TOKENS, RENDER_TIMEOUTS
 
-Supervise = Literal["all", "last"]
+Supervise = Literal["all", "last", "marked"]
 _CHUNK = 128
 
 MUST_NOT, MUST, EITHER, STOP = 0, 1, 2, 3
@@ -54,12 +55,27 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkedTurn:
+    """A message that says of itself what it weighs in the loss; ``tokens``: between its neighbours' texts."""
+
+    message: int
+    mark: Mark
+    tokens: tuple[int, int]
+    is_reply: bool
+
+    @property
+    def is_unclear(self) -> bool:
+        """Whether the release does not say which of its tokens are meant: parts of a text, no reply."""
+        return self.mark.weight is None or not self.is_reply
+
+
+@dataclass(frozen=True, slots=True)
 class ExpectedRow:
     """A conversation as the release renders it, or the ``problem`` where it renders none.
 
     ``ids`` int32[T], ``mask`` int8[T]. ``padding``: where the template's own padding after the last turn
     begins (T when there is none). ``bodies``: (message, first token, end token) of each text, where the
-    sentinels place it.
+    sentinels place it. ``marked``: messages with a weight of their own, in their order.
     """
 
     index: int
@@ -70,6 +86,7 @@ class ExpectedRow:
     padding: int = 0
     bodies: tuple[tuple[int, int, int], ...] = ()
     problem: str = ""
+    marked: tuple[MarkedTurn, ...] = ()
 
     def message_at(self, token: int) -> int | None:
         """The message whose text or turn holds a token, if known."""
@@ -116,8 +133,9 @@ class Reference:
         templates: Templates | ChatTemplate,
         tokenizer: ReleaseTokenizer,
         stops: StopTokens,
-        supervise: Supervise = "all",
+        supervise: Supervise | None = "all",
     ) -> None:
+        """``supervise`` None: all, and what messages with a weight of their own hold may be either."""
         self.templates = Templates.of(templates) if isinstance(templates, ChatTemplate) else templates
         self.tokenizer, self.stops, self.supervise = tokenizer, stops, supervise
         self._sentinels = {id(template): SentinelReference(template) for template in self.templates.distinct}
@@ -195,9 +213,8 @@ class Reference:
         placed = self._place(item)
         bodies = _token_bodies(placed, encoding) if placed else ()
         chosen = [self._compare(item.whole, span, placed) for span in spans]
-        turns = tuple(
-            self._turns([each[0] for each in chosen], [each[1] for each in chosen], bodies, len(ids))
-        )
+        marks = _marks(item.conversation.messages)
+        turns = tuple(self._turns(chosen, marks, bodies, len(ids)))
         padding = len(ids)
         for turn, (span, _) in zip(turns, chosen, strict=True):
             if isinstance(span, PrefixSpan):
@@ -205,7 +222,10 @@ class Reference:
                 if turn.supervised:
                     mask[span.tokens[1] : span.padding_end] = EITHER
         _fill(mask, turns)
-        return ExpectedRow(item.conversation.index, roles, ids, mask, turns, padding, bodies)
+        marked = _marked(marks, turns, bodies, len(ids))
+        if self.supervise not in ("all", "last"):
+            _open(mask, marked, every=self.supervise is None)
+        return ExpectedRow(item.conversation.index, roles, ids, mask, turns, padding, bodies, marked=marked)
 
     def _place(self, item: _Rendered) -> list[Body] | None:
         if item.skeleton is None:
@@ -230,13 +250,15 @@ class Reference:
 
     def _turns(
         self,
-        spans: list[PrefixSpan | Undecided],
-        confirmed: list[bool],
+        chosen: list[tuple[PrefixSpan | Undecided, bool]],
+        marks: dict[int, Mark],
         bodies: tuple[tuple[int, int, int], ...],
         length: int,
     ) -> Iterator[Turn]:
-        for number, span in enumerate(spans):
-            supervised = self.supervise == "all" or number == len(spans) - 1
+        spans = [span for span, _ in chosen]
+        for number, (span, confirmed) in enumerate(chosen):
+            mark = marks.get(span.message) if self.supervise in (None, "marked") else None
+            supervised = (self.supervise != "last" or number == len(spans) - 1) and not _left_out(mark)
             if isinstance(span, PrefixSpan):
                 yield Turn(
                     span.message,
@@ -246,7 +268,7 @@ class Reference:
                     span.stop,
                     span.stop_token,
                     "",
-                    confirmed[number],
+                    confirmed,
                 )
             else:
                 region = _region(number, spans, bodies, length)
@@ -255,6 +277,41 @@ class Reference:
 
 def _unrendered(conversation: Conversation, problem: str) -> _Rendered:
     return _Rendered(conversation, conversation.messages, "", [], None, [], problem)
+
+
+def _marks(messages: list[Message]) -> dict[int, Mark]:
+    found = ((number, mark_of(message)) for number, message in enumerate(messages))
+    return {number: mark for number, mark in found if mark is not None}
+
+
+def _left_out(mark: Mark | None) -> bool:
+    return mark is not None and not mark.weight
+
+
+def _marked(
+    marks: dict[int, Mark],
+    turns: tuple[Turn, ...],
+    bodies: tuple[tuple[int, int, int], ...],
+    length: int,
+) -> tuple[MarkedTurn, ...]:
+    """Each marked message with what lies between the texts of its neighbours."""
+    replies = {turn.message for turn in turns}
+    spans = [*((turn.message, *turn.tokens) for turn in turns if turn.decided), *bodies]
+
+    def around(message: int) -> tuple[int, int]:
+        start = max((end for owner, _, end in spans if owner < message), default=0)
+        return start, max(start, min((first for owner, first, _ in spans if owner > message), default=length))
+
+    return tuple(
+        MarkedTurn(message, mark, around(message), message in replies) for message, mark in marks.items()
+    )
+
+
+def _open(mask: npt.NDArray[np.int8], marked: tuple[MarkedTurn, ...], *, every: bool) -> None:
+    """Either is right where a mark does not say which tokens are meant; with ``every``, where it says 0."""
+    for turn in marked:
+        if turn.is_unclear or (every and turn.mark.weight == 0):
+            mask[turn.tokens[0] : turn.tokens[1]] = EITHER
 
 
 def _fill(mask: npt.NDArray[np.int8], turns: tuple[Turn, ...]) -> None:

@@ -20,6 +20,7 @@ from checks.references.tokenization import ReleaseTokenizer
 
 _TAGS = re.compile(r"</?think>")
 """What a reasoning model writes itself around its reasoning; many data sets keep it in a reply's content."""
+_OTHERWISE = "the template renders this turn otherwise once later messages follow"
 
 
 class Stop(StrEnum):
@@ -136,6 +137,7 @@ class _View:
         self.text, self.tokenizer, self.stops = text, tokenizer, stops
         self.ids: list[int] = encoding.ids
         self.offsets: list[tuple[int, int]] = encoding.offsets
+        self.stop_texts = tokenizer.literal_texts(stops)
 
     def edge(self, character: int) -> int | None:
         """The first token at or after a character, None when a token crosses that character."""
@@ -161,11 +163,14 @@ def _decide(view: _View, render: TurnRender, message: Message) -> PrefixSpan:
             "the template renders the history before this turn otherwise once later messages follow"
         )
     tag = _own_think_tag(view, message)
-    ids, offsets = _reply_tokens(view, prompt, reply)
+    otherwise = _is_left_before_its_stop(view, reply, start)
+    ids, offsets = _reply_tokens(view, prompt, _head(view, reply, start) if otherwise else reply)
     first = bisect_left(offsets, (start,))
     if first and offsets[first - 1][1] > start:
         raise _NotDecided("a token straddles the edge between prompt and reply")
     _check_prompt_ids(view, prompt, ids[:first], offsets[:first])
+    if otherwise:
+        raise _NotDecided(_OTHERWISE)
     stop = next((index for index in range(first, len(ids)) if ids[index] in view.stops), None)
     if stop is None:
         return replace(_without_stop(view, render, start), tag=tag)
@@ -173,6 +178,23 @@ def _decide(view: _View, render: TurnRender, message: Message) -> PrefixSpan:
     if rest.strip() and not any(number in view.stops for number in ids[stop + 1 :]):
         raise _NotDecided("the template writes text after the stop token")
     return replace(_with_stop(view, render, (start, *offsets[stop])), tag=tag)
+
+
+def _is_left_before_its_stop(view: _View, reply: str, start: int) -> bool:
+    """Whether F surely leaves R before R's first stop token: however R is tokenised, the turn is undecided.
+
+    No stop token can begin before the first place that shows a stop token's text.
+    """
+    if view.stop_texts is None:
+        return False
+    places = [at for text in view.stop_texts if (at := reply.find(text, start)) >= 0]
+    return not view.text.startswith(reply[: min(places, default=len(reply))])
+
+
+def _head(view: _View, reply: str, start: int) -> str:
+    """R up to its first added token after P: what decides where P's last token ends (`segment_safe`)."""
+    end = view.tokenizer.control_end(reply, start) if view.tokenizer.segment_safe else None
+    return reply if end is None else reply[:end]
 
 
 def _own_think_tag(view: _View, message: Message) -> str:
@@ -210,8 +232,8 @@ def _reply_tokens(view: _View, prompt: str, reply: str) -> tuple[list[int], list
         end = view.edge(len(reply))
         return view.ids[origin:end], view.offsets[origin:end]
     base = 0 if origin is None else view.offsets[origin][0]
-    encoding = view.tokenizer.encode([reply[base:]])[0]
-    return encoding.ids, [(start + base, end + base) for start, end in encoding.offsets]
+    tail = view.tokenizer.tail(reply[base:])
+    return tail.ids, [(start + base, end + base) for start, end in tail.offsets]
 
 
 def _last_added(view: _View, character: int) -> int | None:
@@ -226,7 +248,7 @@ def _last_added(view: _View, character: int) -> int | None:
 def _check_prompt_ids(view: _View, prompt: str, ids: list[int], offsets: list[tuple[int, int]]) -> None:
     """Step 4: ids(R) starts with ids(P)."""
     base = offsets[0][0] if offsets else 0
-    if view.tokenizer.tail_ids(prompt[base:]) != ids:
+    if view.tokenizer.tail(prompt[base:]).ids != ids:
         raise _NotDecided("the prompt's own tokens are not the first tokens of the rendered reply")
 
 
@@ -249,7 +271,7 @@ def _with_stop(view: _View, render: TurnRender, marks: tuple[int, int, int]) -> 
     reply = render.reply
     if not view.text.startswith(reply[:end]):
         if not (view.text.startswith(reply[:stop]) and stop < len(view.text) and view.is_added_at(stop)):
-            raise _NotDecided("the template renders this turn otherwise once later messages follow")
+            raise _NotDecided(_OTHERWISE)
         first, last = _edges(view, reply, start, stop)
         return PrefixSpan(render.message, (start, stop), (first, last), Stop.REPLACED, last, last + 1)
     first, last = _edges(view, reply, start, end)
@@ -263,7 +285,7 @@ def _with_stop(view: _View, render: TurnRender, marks: tuple[int, int, int]) -> 
 def _edges(view: _View, reply: str, start: int, end: int) -> tuple[int, int]:
     """Steps 7 and 8: F shows R up to the end, and no token of F crosses an edge."""
     if not view.text.startswith(reply[:end]):
-        raise _NotDecided("the template renders this turn otherwise once later messages follow")
+        raise _NotDecided(_OTHERWISE)
     first, last = view.edge(start), view.edge(end)
     if first is None or last is None:
         raise _NotDecided("a token of the whole conversation straddles an edge of the turn")

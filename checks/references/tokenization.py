@@ -6,7 +6,7 @@ added (no second BOS), nothing is cut and nothing is padded.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,8 @@ from checks.rules import MAX_TOKENIZER_BYTES
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _SEGMENT_SAFE = {"Sequence", "Split", "ByteLevel", "Digits", "NFC", "NFD", "NFKC", "NFKD", "Replace"}
+_SHORT, _TAILS_KEPT = 256, 4096
+"""Characters of a text whose tokens are kept, and how many such texts are."""
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -46,6 +48,14 @@ class StopTokens:
     named_by_release: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Token ids with their [start, end) in characters."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
 class ReleaseTokenizer:
     """A release's tokenizer with its special tokens. Ids are what a model sees; offsets count characters."""
 
@@ -61,7 +71,7 @@ class ReleaseTokenizer:
         self.added: dict[int, str] = {
             number: str(token.content) for number, token in tokenizer.get_added_tokens_decoder().items()
         }
-        self._tails: dict[str, list[int]] = {}
+        self._tails: dict[str, Tail] = {}
 
     @classmethod
     def load(cls, release: Path) -> "ReleaseTokenizer":
@@ -108,16 +118,46 @@ class ReleaseTokenizer:
         encodings: list[Encoding] = self.tokenizer.encode_batch(texts, add_special_tokens=False)
         return encodings
 
-    def tail_ids(self, text: str) -> list[int]:
-        """Ids of a short text that starts at an added token.
+    def tail(self, text: str) -> Tail:
+        """The tokens of a text that starts at an added token.
 
-        They are kept: the same few recur for every conversation.
+        Short ones are kept: the same few recur for every conversation.
         """
-        if text not in self._tails:
-            if len(self._tails) > 4096:
+        if text in self._tails:
+            return self._tails[text]
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        made = Tail(encoding.ids, encoding.offsets)
+        if len(text) <= _SHORT:
+            if len(self._tails) > _TAILS_KEPT:
                 self._tails.clear()
-            self._tails[text] = self.tokenizer.encode(text, add_special_tokens=False).ids
-        return self._tails[text]
+            self._tails[text] = made
+        return made
+
+    def literal_texts(self, ids: Iterable[int]) -> list[str] | None:
+        """The texts of added tokens that stand exactly where their text does; None where one may not.
+
+        A token that takes blanks before it, or that is looked for in normalised text, may begin elsewhere.
+        """
+        texts = [self._literal.get(number, "") for number in sorted(ids)]
+        return texts if all(texts) else None
+
+    @cached_property
+    def _literal(self) -> dict[int, str]:
+        known = self.tokenizer.get_added_tokens_decoder()
+        return {
+            number: str(token.content)
+            for number, token in known.items()
+            if not (token.lstrip or token.normalized)
+        }
+
+    def control_end(self, text: str, start: int) -> int | None:
+        """The end of the first added token that a text holds literally from a character on."""
+        for found in self._control_starts.finditer(text, start):
+            at = found.start()
+            named = next((token for token in self._control_texts if text.startswith(token, at)), None)
+            if named:
+                return at + len(named)
+        return None
 
     def words(self, number: int) -> str:
         """An id with its text as a reader reads it, e.g. ``264 ' a'``; blanks and controls as escapes.

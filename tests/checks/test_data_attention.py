@@ -65,6 +65,31 @@ def left_padded(each: Row, position: Callable[[int, int], int]) -> Row:
     return padded | {"position_ids": [position(n, filler) for n in range(120)]}
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_left_padding_under_a_mask_of_ones_is_named(
+    tmp_path: Path, release: Path, rows: list[Row], known: bool
+) -> None:
+    dump = [pad(each, 120, left=True) | {"attention_mask": [1] * 120} for each in rows]
+    dump = [each | ({"row_id": number} if known else {}) for number, each in enumerate(dump)]
+    verdict = judged(tmp_path, release, dump)
+    problem = only(verdict, "ids/content", "padding-attended")
+    assert f"{120 - len(rows[0]['input_ids'])} token(s) of padding lie before the row" in problem.message
+    assert (part(verdict, "labels").outcome, problem.found) == (Outcome.PASS, "attention 1")
+
+
+def test_a_first_token_doubled_is_no_padding_where_it_also_pads(tmp_path: Path, rows: list[Row]) -> None:
+    release = write_release(tmp_path / "release", pad="<s>")
+    doubled = [
+        {
+            "input_ids": [each["input_ids"][0], *each["input_ids"]],
+            "labels": [-100, *each["labels"]],
+            "attention_mask": [1] * (len(each["input_ids"]) + 1),
+        }
+        for each in rows
+    ]
+    only(judged(tmp_path, release, doubled), "ids/content", "double-bos")
+
+
 def test_left_padding_is_not_counted_into_positions(tmp_path: Path, release: Path, rows: list[Row]) -> None:
     right = [left_padded(each, lambda n, filler: max(n - filler, 0)) for each in rows]
     ones = [left_padded(each, lambda n, filler: n - filler if n >= filler else 1) for each in rows]

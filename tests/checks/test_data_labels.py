@@ -9,7 +9,7 @@ import pytest
 
 from checks.verdict import Outcome
 from tests.checks import tiny_release
-from tests.checks.judged_rows import Row, failures, judged, only, part
+from tests.checks.judged_rows import Row, failures, judged, only, pad, part
 from tests.checks.tiny_release import WORKLOAD, write_record, write_release, write_workload
 
 
@@ -243,3 +243,32 @@ def test_loss_weights_of_zero_supervise_nothing(tmp_path: Path, release: Path, r
     everywhere[2]["loss_weights"] = [0.0] * len(everywhere[2]["input_ids"])
     record = write_record(tmp_path / "rows.safetensors", everywhere)
     assert failures(judged(tmp_path, release, record))["labels"] == {"no-supervised-token"}
+
+
+@pytest.mark.parametrize("value", [-1, -101])
+@pytest.mark.parametrize("padding", ["none", "right", "masked", "left"])
+def test_labels_that_write_another_number_for_ignored_are_named(
+    tmp_path: Path, release: Path, rows: list[Row], value: int, padding: str
+) -> None:
+    """The one cause is told, not what follows from reading -1 as a label (a wrong token, text, padding)."""
+    padded = {
+        "none": lambda each: each,
+        "right": lambda each: pad(each, 120),
+        "masked": lambda each: pad(each, 120, mask=True),
+        "left": lambda each: pad(each, 120, left=True, mask=True),
+    }
+    dump = [padded[padding](each) for each in rows]
+    dump = [each | {"labels": [value if n == -100 else n for n in each["labels"]]} for each in dump]
+    verdict = judged(tmp_path, release, dump)
+    problem = only(verdict, "labels", "label-negative")
+    count = dump[0]["labels"].count(value)
+    assert f"{count} label(s) below 0 are {value}, where -100 is what the loss leaves out" in problem.message
+    assert (problem.place.row, problem.place.token, problem.found) == (None, 0, str(value))
+    assert f"are {value}" in verdict.reason
+
+
+def test_labels_one_ahead_with_another_number_for_ignored_are_named(
+    tmp_path: Path, release: Path, rows: list[Row]
+) -> None:
+    dump = [each | {"labels": [-1 if n == -100 else n for n in [*each["labels"][1:], -100]]} for each in rows]
+    assert failures(judged(tmp_path, release, dump, labels="shifted")) == {"labels": {"label-negative"}}

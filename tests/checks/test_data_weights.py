@@ -60,12 +60,38 @@ def test_a_weight_that_no_loss_can_use_fails(
     assert (problem.place.sequence, problem.place.token, problem.found) == (3, 4, str(value))
 
 
-def test_unequal_weights_are_noted(tmp_path: Path, release: Path, rows: list[Row]) -> None:
+def test_unequal_weights_that_nothing_explains_are_not_passed(
+    tmp_path: Path, release: Path, rows: list[Row]
+) -> None:
     dump = with_weights(rows, 1.0)
     dump[3]["loss_weights"] = [0.25] * len(dump[3]["input_ids"])
     verdict = judged(tmp_path, release, dump)
-    assert verdict.outcome is Outcome.PASS
-    assert "loss weights from 0.25 to 1 (unequal inside 0 rows)" in part(verdict, "labels").notes[-1]
+    found = part(verdict, "labels")
+    assert (verdict.outcome, found.outcome) == (Outcome.INCONCLUSIVE, Outcome.INCONCLUSIVE)
+    problem = found.problems[0]
+    assert (problem.code, problem.place.row, problem.place.turn) == ("weight-differs", 3, 1)
+    assert (problem.expected, problem.found) == ("a weight of 1", "0.25")
+    assert any("loss weights from 0.25 to 1 (unequal inside 0 rows)" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("value", [0.5, 1 / 3, 7.0])
+def test_equal_weights_pass_whatever_they_are(
+    tmp_path: Path, release: Path, rows: list[Row], value: float
+) -> None:
+    assert judged(tmp_path, release, with_weights(rows, value)).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("kind", ["JSONL", "saved data set"])
+def test_a_loss_mask_of_floats_weighs_tokens(
+    tmp_path: Path, release: Path, rows: list[Row], kind: str
+) -> None:
+    dump = [each | {"loss_mask": [float(label != -100) for label in each["labels"]]} for each in rows]
+    assert judged(tmp_path, release, WRITERS[kind](tmp_path, dump)).outcome is Outcome.PASS
+    dump[3]["loss_mask"] = [value / 4 for value in dump[3]["loss_mask"]]
+    (tmp_path / "unequal").mkdir()
+    verdict = judged(tmp_path, release, WRITERS[kind](tmp_path / "unequal", dump))
+    problem = part(verdict, "labels").problems[0]
+    assert (verdict.outcome, problem.code, problem.place.row) == (Outcome.INCONCLUSIVE, "weight-differs", 3)
 
 
 def test_every_loss_mask_takes_labels_away(tmp_path: Path, release: Path, rows: list[Row]) -> None:

@@ -19,12 +19,12 @@ def test_an_export_check_tells_each_of_its_steps_in_order(tmp_path: Path) -> Non
     steps = [
         "reading headers",
         "comparing model.embed_tokens.weight",
-        "file 1 of 4: comparing config",
-        "file 4 of 4: comparing chat_template",
+        "file 1 of 5: comparing config",
+        "file 5 of 5: comparing processor",
         "loading the export in transformers, 0 MB",
         "choosing the slice that faults are planted into",
-        "planting fault 1 of 7: a dropped tensor",
-        "planting fault 7 of 7: a lost chat template",
+        "planting fault 1 of 8: a dropped tensor",
+        "planting fault 8 of 8: a lost processor",
     ]
     places = [next(i for i, message in enumerate(messages) if message.startswith(step)) for step in steps]
     assert places == sorted(places)

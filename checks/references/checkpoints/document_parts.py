@@ -9,6 +9,7 @@ from checks.references.checkpoints.expectation import Expectation, is_tied
 from checks.references.checkpoints.folder import VOCABULARIES, Checkpoint
 from checks.references.checkpoints.header import Unreadable
 from checks.references.checkpoints.reload import Reloaded, reload
+from checks.references.checkpoints.side_files import compare_processors
 from checks.references.checkpoints.tokenizer_files import (
     chat_templates,
     compare_chat_templates,
@@ -52,12 +53,13 @@ def not_applicable(name: str, reason: str) -> Part:
 def document_parts(
     original: Checkpoint, export: Checkpoint, expected: Expectation, progress: Progress = silent
 ) -> list[Part]:
-    """config, generation_config, tokenizer and chat_template."""
+    """config, generation_config, tokenizer, chat_template and processor."""
     judges: dict[str, _Judge] = {
         "config": _config,
         "generation_config": _generation_config,
         "tokenizer": _tokenizer,
         "chat_template": _chat_template,
+        "processor": _processor,
     }
     parts = []
     for number, (name, judge) in enumerate(judges.items()):
@@ -154,6 +156,13 @@ def _chat_template(original: Checkpoint, export: Checkpoint, _: Expectation) -> 
         return not_applicable("chat_template", "the original has no chat template")
     coverage = Coverage(judged=count, total=count, unit="templates") if count else None
     return part("chat_template", problems, coverage, notes=notes)
+
+
+def _processor(original: Checkpoint, export: Checkpoint, _: Expectation) -> Part:
+    problems, notes, count = compare_processors(original, export)
+    if not count:
+        return not_applicable("processor", "the original has no processor's settings")
+    return part("processor", problems, Coverage(judged=count, total=count, unit="processors"), notes=notes)
 
 
 def reload_part(original: Checkpoint, export: Checkpoint, progress: Progress = silent) -> Part:

@@ -34,6 +34,9 @@ DOCUMENTS = (
     "chat_template.jinja",
     "chat_template.json",
     "adapter_config.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
 )
 _MORE_TEMPLATES = "additional_chat_templates"
 

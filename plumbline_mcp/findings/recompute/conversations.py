@@ -19,6 +19,16 @@ _SPEAKERS = {
     "bard": "assistant", "assistant": "assistant", "model": "assistant", "system": "system", "tool": "tool",
     "function_response": "tool", "observation": "tool",
 }  # fmt: skip
+_USUAL = {
+    "weight": 1,
+    "train": 1,
+    "training": 1,
+    "loss": 1,
+    "masked": 0,
+    "train_detail": [],
+    "training_detail": [],
+}
+"""What fields with which a message weighs itself in the loss say of a reply that weighs as others do."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -29,6 +39,16 @@ class Conversation:
     index: int
     messages: list[Message]
     tools: list[Any] | None
+
+    @property
+    def is_weighed(self) -> bool:
+        """Whether a message says of itself what it weighs in the loss, other than a reply does anyway."""
+        return any(
+            message[name] != usual if message["role"] == "assistant" else name.startswith("train")
+            for message in self.messages
+            for name, usual in _USUAL.items()
+            if name in message
+        )
 
 
 def read_conversations(path: Path, columns: dict[str, str]) -> list[Conversation]:
@@ -102,7 +122,8 @@ def _messages(value: Any) -> list[Message]:
 
 def _message(entry: Message) -> Message:
     if "role" not in entry and {"from", "value"} <= entry.keys():
-        entry = {"role": _SPEAKERS.get(str(entry["from"]).lower()), "content": entry["value"]}
+        kept = {name: entry[name] for name in _USUAL if name in entry}
+        entry = {"role": _SPEAKERS.get(str(entry["from"]).lower()), "content": entry["value"], **kept}
     if not isinstance(entry.get("role"), str):
         raise Cannot("a message of the workload has no known role")
     found = {key: value for key, value in entry.items() if value is not None}

@@ -135,6 +135,8 @@ def _rows(
     conversations = read_conversations(
         place_in(folder, question.files["workload"]), settings["columns"] or {}
     )
+    if settings["supervise"] not in ("all", "last") and any(each.is_weighed for each in conversations):
+        raise Cannot("messages say what they weigh in the loss (weight, train, ...): not recomputed here")
     last_only = settings["supervise"] == "last"
     rows = [release.row(conversation, last_only=last_only) for conversation in conversations]
     if settings["labels"] == "shifted":
@@ -161,7 +163,7 @@ def _aligned(document: Document) -> Document:
         return document
     if document.count > 1:
         raise Cannot("shifted labels of packed sequences are not recomputed here")
-    if document.labels[-1] == IGNORED:
+    if document.labels[-1] < 0:
         weights = None if document.weights is None else np.concatenate([[0.0], document.weights[:-1]])
         return replace(document, labels=np.concatenate([[IGNORED], document.labels[:-1]]), weights=weights)
     positions = document.positions
@@ -216,6 +218,18 @@ def _content(rows: _Rows, first: list[Laid]) -> Iterator[Flaw]:
             index = owner.row.index if owner else None
             turn = owner.row.reply_at(at - start) if owner else None
             yield Flaw("ids/content", "attention-masked", place(document, index, at - start, turn))
+    yield from _seen_padding(rows)
+
+
+def _seen_padding(rows: _Rows) -> Iterator[Flaw]:
+    """Padding before a row under the attention number of the row itself."""
+    for pairs in rows.epochs:
+        for laid in (*pairs.pairs, *pairs.repeated):
+            attention, (start, _) = laid.document.attention, attended(laid.document)
+            if attention is None or not laid.fits or laid.first - (laid.kind == "double-bos") <= start:
+                continue
+            if attention[start] == attention[laid.first]:
+                yield Flaw("ids/content", "padding-attended", place(laid.document, laid.row.index))
 
 
 def _row_content(laid: Laid) -> Iterator[Flaw]:
@@ -325,6 +339,7 @@ def _labels(answer: Answer, rows: _Rows, first: list[Laid]) -> None:
     if all(document.labels is None for document in rows.documents):
         answer.add([unknown("labels", "labels-missing", "the rows hold no labels")])
         return
+    answer.add(_negative(rows))
     answer.add(_weights(rows))
     known = [laid for laid in first if laid.fits and not laid.row.problem]
     for laid in known:
@@ -346,6 +361,20 @@ def _labels(answer: Answer, rows: _Rows, first: list[Laid]) -> None:
     _measure(answer, labelled)
 
 
+def _negative(rows: _Rows) -> Iterator[Flaw]:
+    """Labels that are neither tokens nor the ignored one: one flaw for each sequence that holds some."""
+    told = set()
+    for document in rows.documents:
+        labels = document.labels
+        if labels is None or document.sequence in told:
+            continue
+        wrong = np.flatnonzero((labels < 0) & (labels != IGNORED))
+        if len(wrong):
+            told.add(document.sequence)
+            at = int(wrong[0])
+            yield Flaw("labels", "label-negative", place(document, None, at), str(labels[at]))
+
+
 def _weights(rows: _Rows) -> Iterator[Flaw]:
     """Weights that no loss can use."""
     for document in rows.documents:
@@ -353,6 +382,13 @@ def _weights(rows: _Rows) -> Iterator[Flaw]:
         if weights is not None and not (np.isfinite(weights) & (weights >= 0)).all():
             at = int(np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[0])
             yield Flaw("labels", "weight-invalid", place(document, None, at), str(weights[at]))
+    used = [
+        document.weights[document.supervised] for document in rows.documents if document.weights is not None
+    ]
+    each = np.concatenate(used) if used else np.ones(0)
+    if len(each) and not each.max() <= each.min() * (1 + 2**-22):
+        why = f"supervised tokens weigh from {each.min():g} to {each.max():g}, and nothing here says why"
+        yield unknown("labels", "weight-differs", why)
 
 
 def _measure(answer: Answer, labelled: list[Labelled]) -> None:

@@ -25,7 +25,7 @@ from plumbline_mcp.findings.recompute.release import INDEX, Weights, is_wide
 
 PARTS = (
     "files", "names", "shapes", "dtypes", "values", "adapter", "config", "generation_config", "tokenizer",
-    "chat_template", "reload",
+    "chat_template", "processor", "reload",
 )  # fmt: skip
 HEADS = ("lm_head.weight", "head.weight")
 TRAINED_SHARE = 0.5

@@ -52,6 +52,17 @@ def file_flaws(original: Path, export: Path, *, coded_dropped: bool, untied: boo
     yield from _readable("generation_config", lambda: _generation(original, export))
     yield from _readable("tokenizer", lambda: _tokenizer(original, export))
     yield from _readable("chat_template", lambda: _templates(original, export))
+    yield from _readable("processor", lambda: _processors(original, export))
+
+
+def _processors(original: Path, export: Path) -> Iterator[Flaw]:
+    """Processors that are lost; settings that differ are not weighed here."""
+    files = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+    wanted, found = ([document(side, name) for name in files] for side in (original, export))
+    if any(wanted) and not any(found):
+        yield _missing("processor", next(name for name, held in zip(files, wanted, strict=True) if held))
+    elif any(wanted) and wanted != found:
+        yield unknown("processor", "settings-not-compared", "settings of processors are not recomputed here")
 
 
 def _readable(part: str, judge: Any) -> list[Flaw]:

@@ -99,9 +99,10 @@ def _whole(
         if least < size and same >= least and _pads(document, start + same, end, terms):
             return start, same, False
     before = len(ids) - size
-    if before > 0 and document.attention is None and np.array_equal(ids[before:], wanted):
+    if before > 0 and np.array_equal(ids[before:], wanted):
         lead = ids[:before]
-        if int(lead[0]) in terms.padding and (lead == lead[0]).all():
+        twice = document.attention is not None and before == 1 and ids[0] == ids[1]
+        if int(lead[0]) in terms.padding and (lead == lead[0]).all() and not twice:
             return start + before, size, False
     return None
 

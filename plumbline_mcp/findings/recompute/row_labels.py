@@ -83,7 +83,7 @@ class Labelled:
         fits = bool(self.on[must].all()) and not (self.on & ~must & ~either).any()
         for step in (1, -1):
             values = _moved(self.labels, step, IGNORED)
-            named = values != IGNORED
+            named = values >= 0
             if not own and named.any() and (values[named] == ids[named]).all():
                 return True
             on = _moved(self.on, step, False)

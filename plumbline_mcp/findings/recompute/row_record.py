@@ -42,7 +42,7 @@ class Document:
         """bool[n]: labelled, and with a weight that is not 0."""
         if self.labels is None:
             return np.zeros(len(self.ids), bool)
-        return np.asarray((self.labels != IGNORED) & (True if self.weights is None else self.weights != 0))
+        return np.asarray((self.labels >= 0) & (True if self.weights is None else self.weights != 0))
 
 
 def read_run_rows(record: Record) -> tuple[list[Document], bool, set[int]]:
@@ -156,6 +156,8 @@ def _from_json(number: int, line: bytes) -> list[Document]:
         raise Cannot(f"{where} does not hold token ids: {error}") from error
     if any(a is not None and a.shape != ids.shape for a in arrays.values()) or ids.ndim != 1:
         raise Cannot(f"{where} has columns of different lengths")
+    if any(type(each) is float and each not in (0, 1) for name in _MASKS for each in row.get(name) or ()):
+        raise Cannot(f"{where} has a loss mask of fractions, which is not recomputed here")
     weights = _product(found, len(ids), where)
     labels = arrays["labels"]
     for mask in (arrays[name] for name in _MASKS):

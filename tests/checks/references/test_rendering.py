@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from checks.errors import BadInput, NotEvaluated
 from checks.references.rendering import (
@@ -87,6 +89,42 @@ def test_generation_markers_render_as_if_they_were_not_there() -> None:
     marked = "{% for m in messages %}\n  " + block + "{{ x }}\n{% endfor %}"
     template = ChatTemplate(marked, "t", {})
     assert template.render(CHAT) == theirs(marked, CHAT, None, False) == "Grüße <b>\nok\n"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "m.role",
+        "m.missing is defined",
+        "m.missing.further",
+        "m.items() | list",
+        "m.get('role')",
+        "m.update({'role': 'x'})",
+        "m.__class__",
+        "m.keys.__self__",
+        "m.role.upper()",
+        "m.role.missing is defined",
+        "m.role.__class__",
+        "m.role.format",
+        "'{0.__class__}'.format(m)",
+        "messages.append(1)",
+        "m['role'].strip().startswith('u')",
+        "m.copy() is mapping",
+    ],
+)
+def test_attributes_are_read_as_the_sandbox_of_jinja_reads_them(expression: str) -> None:
+    def sandboxed() -> str:
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        return environment.from_string(source).render(messages=[dict(CHAT[0])])
+
+    source = "{% set m = messages[0] %}{{ " + expression + " }}"
+    texts = []
+    for render in (sandboxed, lambda: ChatTemplate(source, "t", {}).render([dict(CHAT[0])])):
+        try:
+            texts.append(render().partition(" at 0x")[0])  # a function's text ends with its address
+        except (TemplateError, RenderError):
+            texts.append("raises")
+    assert texts[0] == texts[1]
 
 
 def test_json_is_written_as_templates_expect_it() -> None:

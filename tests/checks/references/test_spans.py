@@ -114,6 +114,49 @@ def test_what_the_template_does_not_decide_is_undecided_with_the_reason(case: st
     assert set(found.mask[start:end].tolist()) == {EITHER}
 
 
+SHORTENED = {
+    "a block that only the last reply has": PLAIN.replace(
+        "{{ m.content }}",
+        "{% if m.role == 'assistant' and loop.last %}<|think|>[]<|think|>{% endif %}{{ m.content }}",
+    ),
+    "a text that only the last reply has": PLAIN.replace(
+        "{{ m.content }}", "{% if m.role == 'assistant' and loop.last %}so: {% endif %}{{ m.content }}"
+    ),
+    "a line break that only the last reply has": PLAIN.replace(
+        "{{ m.content }}",
+        "{% if m.role == 'assistant' and loop.last %}{{ '\\n' }}{% endif %}{{ m.content }}",
+    ),
+    "text behind the stop token of the last reply": PLAIN.replace(
+        "<|end|>", "<|end|>{% if m.role == 'assistant' and loop.last %} bye{% endif %}"
+    ),
+    "nothing": PLAIN,
+}
+
+
+@pytest.mark.parametrize("case", list(SHORTENED))
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_reply_that_the_history_shortens_is_undecided_without_its_tokens(
+    case: str, merged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The short way (`literal_texts`) gives what tokenising every reply gives, reasons too."""
+
+    def found() -> ExpectedRow:
+        made = tiny_release.tokenizer()
+        made.add_special_tokens(["<|think|>"])
+        made.add_tokens(["\n\n"] if merged else [])
+        stops = StopTokens(frozenset({made.token_to_id("<|end|>")}), "t", True)
+        tokenizer = ReleaseTokenizer(made, {}, segment_safe=True)
+        template = ChatTemplate(SHORTENED[case], "t", {"bos_token": "<s>"})
+        return Reference(template, tokenizer, stops).rows([Conversation(0, CHAT)], silent)[0]
+
+    short = found()
+    monkeypatch.setattr(ReleaseTokenizer, "literal_texts", lambda self, ids: None)
+    long = found()
+    assert short.turns == long.turns
+    assert short.mask.tolist() == long.mask.tolist()
+    assert short.turns[0].decided == (case == "nothing")
+
+
 def test_a_token_across_the_prompts_edge_is_undecided() -> None:
     """With a merge of the prompt's line break and the reply's, the prompt's last token is not in the row."""
     made = tiny_release.tokenizer()

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from checks.errors import NotEvaluated
 from checks.references.tokenization import ReleaseTokenizer, stop_tokens
@@ -65,6 +65,25 @@ def test_control_text_is_found_and_plain_text_is_not(tmp_path: Path) -> None:
     loaded = ReleaseTokenizer.load(write_release(tmp_path))
     assert loaded.control_text("a <|user|> b") == "<|user|>"
     assert loaded.control_text("a <|user b|> <") is None
+
+
+def test_the_first_control_text_behind_a_character_is_found(tmp_path: Path) -> None:
+    loaded = ReleaseTokenizer.load(write_release(tmp_path))
+    text = "<|user|> a <|us b <|end|> c"
+    assert loaded.control_end(text, 0) == len("<|user|>")
+    assert loaded.control_end(text, 1) == text.index(" c")
+    assert loaded.control_end(text, text.index(" c")) is None
+
+
+def test_only_tokens_that_stand_where_their_text_does_are_literal() -> None:
+    made = tokenizer()
+    made.add_tokens([AddedToken("[left]", lstrip=True, normalized=False), AddedToken("[n]", normalized=True)])
+    loaded = ReleaseTokenizer(made, {}, segment_safe=True)
+    ids = {text: made.token_to_id(text) for text in ("<|end|>", "<|user|>", "[left]", "[n]", "a")}
+    assert loaded.literal_texts([ids["<|end|>"]]) == ["<|end|>"]
+    assert set(loaded.literal_texts([ids["<|end|>"], ids["<|user|>"]]) or ()) == {"<|end|>", "<|user|>"}
+    for text in ("[left]", "[n]", "a"):
+        assert loaded.literal_texts([ids["<|end|>"], ids[text]]) is None
 
 
 def test_text_between_added_tokens_is_tokenised_alike_only_without_prefixes(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def stored(
     verdict = Verdict(
         id=f"data-{number:04d}", check="data", outcome=outcome, reason="one reason", target={"model": model}
     )
-    inputs = {"model": model, "workload": "/w/train.jsonl", "rows": rows, "supervise": "all", **more}
+    inputs = {"model": model, "workload": "/w/train.jsonl", "rows": rows, "supervise": None, **more}
     return StoredVerdict.model_validate(
         {"verdict": verdict, "inputs": inputs, "created": f"2026-11-30T12:00:0{number}", "sha256": "ab" * 32}
     )

@@ -109,10 +109,10 @@ async def test_every_check_judges_real_files_and_its_verdict_is_stored(
     for doing in (
         "comparing byte code with its source, file 200/",
         "rendering the workload with the release's template",
-        "file 3 of 4: comparing tokenizer",
+        "file 3 of 5: comparing tokenizer",
         "loading the export in transformers, ",
         f"planting fault 1 of {len(checks.discover()['export'].faults)}: a dropped tensor",
-        "planting fault 7 of 7: a lost chat template",
+        "planting fault 8 of 8: a lost processor",
     ):
         assert any(doing in message for message in heard), (doing, heard)
     assert found["data"]["outcome"] == "fail"

@@ -218,12 +218,25 @@ def _spoiled(kind: str) -> list[dict[str, Any]]:
         del dump[-1]
     elif kind == "row-cut":
         dump[3] = {"input_ids": ids[:-4], "labels": labels[:-4]}
+    else:
+        dump[3] = _written_otherwise(kind, ids, labels)
     return dump
+
+
+def _written_otherwise(kind: str, ids: list[int], labels: list[int]) -> dict[str, Any]:
+    """A row whose tokens are right: labels of -1, or padding before it that attention covers."""
+    if kind == "labels-of-minus-one":
+        labels = [-1 if label == -100 else label for label in labels]
+    elif kind == "padding-attended":
+        pads = [tiny_release.tokenizer().token_to_id("<pad>")] * 5
+        ids, labels = pads + ids, [-100] * 5 + labels
+        return {"input_ids": ids, "labels": labels, "attention_mask": [1] * len(ids)}
+    return {"input_ids": ids, "labels": labels}
 
 
 ROWS = (
     "stop-masked", "first-masked", "user-supervised", "bos-twice", "other-token", "shifted", "row-missing",
-    "row-cut",
+    "row-cut", "labels-of-minus-one", "padding-attended",
 )  # fmt: skip
 
 
