@@ -36,9 +36,10 @@ class ImageCheck(Check[ImageInputs, ImageCase]):
     added to its package folders, no cached byte code that Python would run differs from what its source
     compiles to in this interpreter (code objects are compared, headers are not trusted), and nothing runs at
     the interpreter's start that no distribution and no system package brought (`.pth` files, sitecustomize,
-    usercustomize). Two limits: the interpreter is asked isolated, so what PYTHONPATH or a user's own
-    site-packages (``~/.local``) would add to a job is not seen; and `_virtualenv.py`, which virtualenv and uv
-    write without a record, is taken for theirs.
+    usercustomize). Three limits: the interpreter is asked isolated, so what PYTHONPATH or a user's own
+    site-packages (``~/.local``) would add to a job is not seen; files are compared for the framework, not for
+    what it depends on, of which versions and modules are judged; and `_virtualenv.py`, which virtualenv and
+    uv write without a record, is taken for theirs.
 
     A requirement that is declared and missing is a fail, also where the job seems to run without it: what
     falls back silently is what this check is for. There is no list of exceptions.
