@@ -20,12 +20,14 @@ from plumbline_mcp.engines.engine import State, Status
 from plumbline_mcp.engines.launching import Launch
 from plumbline_mcp.engines.local.ending import DISK_FULL
 from plumbline_mcp.engines.local.engine import LocalEngine
+from plumbline_mcp.engines.local.files import RunFiles
 from plumbline_mcp.engines.local.space import NO_SPACE
 from plumbline_mcp.errors import BuildError
 from plumbline_mcp.workspace import RunState, Workspace
 
 _POLL_S = 0.1
 _SUBMITTED_S = 0.02
+_RELEASED_S = 3.0
 _MAX_PROGRESS = 64 * 1024
 _MAX_MESSAGE = 200
 
@@ -63,11 +65,19 @@ async def follow(
     while True:
         status = await anyio.to_thread.run_sync(engine.status, run_id)
         if status.state.over:
+            await _released(workspace.runs / run_id)
             return status
         if status.state is State.QUEUED:
             progress(0, None, status.reason)
         told.read()
         await anyio.sleep(_POLL_S)
+
+
+async def _released(run: Path) -> None:
+    """Wait until the supervisor, which stores the end first, has taken its own files away."""
+    with anyio.move_on_after(_RELEASED_S):
+        while RunFiles(run).lock.exists():
+            await anyio.sleep(_SUBMITTED_S)
 
 
 def sealed_folder(workspace: Workspace, run_id: str) -> RunFolder:

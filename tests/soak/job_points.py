@@ -22,7 +22,7 @@ from plumbline_mcp.workspace import RunState
 from tests.plumbline_mcp.cli.launching import LAUNCHER, environment
 from tests.plumbline_mcp.engines.small_pack import write_pack
 from tests.soak import left_behind
-from tests.soak.processes import Living, belonging, living
+from tests.soak.processes import Living, belonging, living, wait_dead
 from tests.soak.programs import Place
 
 VICTIMS = ("client", "supervisor", "server")
@@ -139,6 +139,7 @@ def play(inputs: Inputs, lives: Lives, point: JobPoint, folder: Path) -> JobPlay
         for one in victims:
             _signal(one.pid)
         client.wait(COMMAND_S)
+        wait_dead(victims)
     else:
         _when(lambda: _supervisor(place), client)
         server = _serve(place, "export-0001")

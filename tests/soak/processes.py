@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,13 @@ def living() -> list[Living]:
                 if fields[0] not in "ZX":
                     found.append(Living(int(entry.name), int(fields[1]), int(fields[19]), command.strip()))
     return found
+
+
+def wait_dead(victims: Iterable[Living], limit_s: float = 30) -> None:
+    """Wait until processes that were killed are dead: one that dies shows no arguments, and has its locks."""
+    known, until = {(one.pid, one.started) for one in victims}, time.monotonic() + limit_s
+    while known & {(one.pid, one.started) for one in living()} and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def descendants(ancestor: int) -> set[Living]:
